@@ -1,0 +1,320 @@
+"""Schedules and placements -> Plan: the training and the evaluation program over one arena."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from planc.passes.base import Decisions, Problem
+from planc.placement import Placement
+from planc.plan import (
+    Access,
+    Buffer,
+    BufferKind,
+    Extent,
+    ModelInfo,
+    Persistent,
+    PlanTensor,
+    Port,
+    Program,
+    Space,
+    Step,
+)
+from planc.schedule import Schedule, ScheduledStep
+from planc.tasks import Use
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One program with everything decided about it."""
+
+    name: str
+    problem: Problem
+    decisions: Decisions
+    schedule: Schedule
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """The parts of a plan that follow from the programs alone. `host_bytes` is the host pool's size."""
+
+    model: ModelInfo
+    tensors: tuple[PlanTensor, ...]
+    buffers: tuple[Buffer, ...]
+    programs: Mapping[str, Program]
+    arena_bytes: int
+    host_bytes: int
+    buffer_of_piece: Mapping[str, tuple[int, ...]]
+
+
+def assemble(train: Part, evaluate: Part) -> Assembled:
+    """Number tensors and buffers over both programs and write the steps; persistent ones are shared."""
+    table = _Tables()
+    programs = {part.name: _program(table, part) for part in (train, evaluate)}
+    arena = max(train.placement.arena_bytes, evaluate.placement.arena_bytes)
+    return Assembled(
+        model=_model_info(table, train, evaluate),
+        tensors=tuple(table.tensors),
+        buffers=tuple(table.buffers),
+        programs=MappingProxyType(programs),
+        arena_bytes=arena,
+        host_bytes=table.host_bytes,
+        buffer_of_piece=MappingProxyType({name: tuple(ids) for name, ids in table.buffer_of_piece.items()}),
+    )
+
+
+class _Tables:
+    """Tensors and buffers of the plan as they are numbered."""
+
+    def __init__(self) -> None:
+        self.tensors: list[PlanTensor] = []
+        self.buffers: list[Buffer] = []
+        self.host_bytes = 0
+        self.tensor_ids: dict[str, list[int]] = {}
+        self.buffer_of_piece: dict[str, list[int]] = {}
+
+    def add_tensors(self, part: Part) -> list[int]:
+        """Plan ids of the part's tensors. The second program shares the persistent tensors of the first."""
+        graph = part.problem.tasks.graph
+        shared = next(iter(self.tensor_ids.values()), [])
+        ids = shared[: len(graph.persistent)]
+        for tensor in graph.tensors[len(ids) :]:
+            ids.append(len(self.tensors))
+            spec = tensor.spec
+            self.tensors.append(PlanTensor(ids[-1], tensor.label, spec.shape, spec.dtype, spec.rows))
+        self.tensor_ids[part.name] = ids
+        return ids
+
+    def add_buffers(self, part: Part, tensor_ids: Sequence[int]) -> list[int]:
+        """Plan ids of the part's pieces' buffers. The second program shares the persistent ones of the first."""
+        shared = next(iter(self.buffer_of_piece.items()), None)
+        extents: dict[int, list[Extent]] = {}
+        for number, stay in enumerate(part.schedule.stays):
+            if stay.piece is not None:
+                place = Extent(0, part.placement.offsets[number], stay.bytes, stay.born, stay.freed)
+                extents.setdefault(stay.piece, []).append(place)
+        ids = []
+        for piece in part.problem.tasks.pieces:
+            if piece.persistent and shared is not None:
+                ids.append(shared[1][piece.index])
+                continue
+            ids.append(len(self.buffers))
+            self.buffers.append(
+                Buffer(
+                    id=ids[-1],
+                    program="all" if piece.persistent else part.name,
+                    kind=BufferKind(piece.kind.value),
+                    space=Space.ARENA,
+                    tensors=tuple(tensor_ids[t] for t in piece.tensors),
+                    samples=(piece.start, piece.stop),
+                    bytes=piece.bytes,
+                    extents=tuple(extents[piece.index]),
+                )
+            )
+        self.buffer_of_piece[part.name] = ids
+        return ids
+
+    def add_workspaces(self, part: Part) -> dict[int, int]:
+        """Plan id of the workspace of every task that has one."""
+        batch = part.problem.tasks.graph.batch
+        found = {}
+        for number, stay in enumerate(part.schedule.stays):
+            if stay.task is not None:
+                extent = Extent(0, part.placement.offsets[number], stay.bytes, stay.born, stay.freed)
+                found[stay.task] = len(self.buffers)
+                self.buffers.append(
+                    Buffer(
+                        len(self.buffers),
+                        part.name,
+                        BufferKind.WORKSPACE,
+                        Space.ARENA,
+                        (),
+                        (0, batch),
+                        stay.bytes,
+                        (extent,),
+                    )
+                )
+        return found
+
+    def add_host_copies(self, part: Part, buffer_of_piece: Sequence[int], steps: Sequence[ScheduledStep]) -> list[int]:
+        """Plan id of the host buffer of every offload, from its copy out to its copy in; host bytes are not reused."""
+        born = {step.offload: step.id for step in steps if step.kind == "offload"}
+        freed = {step.offload: step.id for step in steps if step.kind == "prefetch"}
+        found = []
+        offset = 0
+        for number, offload in enumerate(part.decisions.offloads):
+            device = self.buffers[buffer_of_piece[offload.piece]]
+            extent = Extent(0, offset, device.bytes, born[number], (freed[number],))
+            offset += -(-device.bytes // part.problem.profile.alignment) * part.problem.profile.alignment
+            found.append(len(self.buffers))
+            self.buffers.append(
+                Buffer(
+                    len(self.buffers),
+                    part.name,
+                    BufferKind.HOST_COPY,
+                    Space.HOST,
+                    device.tensors,
+                    device.samples,
+                    device.bytes,
+                    (extent,),
+                )
+            )
+        self.host_bytes = max(self.host_bytes, offset)
+        return found
+
+
+def _program(table: _Tables, part: Part) -> Program:
+    tensor_ids = table.add_tensors(part)
+    buffer_ids = table.add_buffers(part, tensor_ids)
+    workspaces = table.add_workspaces(part)
+    host = table.add_host_copies(part, buffer_ids, part.schedule.steps)
+    writer = _StepWriter(part, tensor_ids, buffer_ids, workspaces, host)
+    return Program(tuple(writer.step(step) for step in part.schedule.steps))
+
+
+class _StepWriter:
+    """Writes steps in order and counts the versions of bytes as it goes."""
+
+    def __init__(
+        self,
+        part: Part,
+        tensor_ids: Sequence[int],
+        buffer_ids: Sequence[int],
+        workspaces: Mapping[int, int],
+        host: Sequence[int],
+    ) -> None:
+        self.part = part
+        self.tasks = part.problem.tasks
+        self.tensor_ids = tensor_ids
+        self.buffer_ids = buffer_ids
+        self.workspaces = workspaces
+        self.host = host
+        self.versions: dict[int, dict[tuple[int, int], int]] = {}
+
+    def step(self, step: ScheduledStep) -> Step:
+        if step.offload is not None:
+            return self._copy(step, step.offload)
+        assert step.task is not None
+        task = self.tasks.tasks[step.task]
+        launch = self.tasks.launch(task)
+        configuration = self.part.decisions.configurations[task.index]
+        reads = tuple(self._read(use) for use in task.reads)
+        writes = tuple(self._write(use) for use in task.writes)
+        return Step(
+            id=step.id,
+            lane=step.lane,
+            kind=step.kind,
+            op=launch.op,
+            label=launch.label,
+            attrs=launch.attrs,
+            phase=launch.phase,
+            samples=(task.start, task.stop),
+            reads=reads,
+            writes=writes,
+            accumulate=task.accumulate,
+            configuration=() if configuration is None else configuration.parts,
+            workspace=self.workspaces.get(task.index),
+            waits=step.waits,
+            duration_ns=step.duration_ns,
+        )
+
+    def _copy(self, step: ScheduledStep, number: int) -> Step:
+        offload = self.part.decisions.offloads[number]
+        piece = self.tasks.pieces[offload.piece]
+        graph = self.tasks.graph
+        held = [tensor for tensor, task in zip(piece.tensors, piece.since, strict=True) if task <= offload.leaves]
+        last = held[-1] if held else piece.tensors[0]
+        device = self._access(last, offload.piece, self._version(offload.piece, (0, piece.bytes)))
+        host = Access(device.tensor, self.host[number], device.version, device.start, device.stop)
+        out = step.kind == "offload"
+        return Step(
+            id=step.id,
+            lane=step.lane,
+            kind=step.kind,
+            op=step.kind.value,
+            label=graph.tensors[last].label,
+            attrs=MappingProxyType({}),
+            phase="forward" if out else "backward",
+            samples=(piece.start, piece.stop),
+            reads=(device if out else host,),
+            writes=(host if out else device,),
+            accumulate=False,
+            configuration=(),
+            workspace=None,
+            waits=step.waits,
+            duration_ns=step.duration_ns,
+        )
+
+    def _access(self, tensor: int, piece: int, version: int) -> Access:
+        item = self.tasks.pieces[piece]
+        return Access(self.tensor_ids[tensor], self.buffer_ids[piece], version, 0, item.bytes)
+
+    def _version(self, piece: int, span: tuple[int, int]) -> int:
+        """The version of bytes `span` of a piece: of the parts written so far that overlap it, the newest."""
+        return max(
+            (v for (start, stop), v in self.versions.get(piece, {}).items() if start < span[1] and span[0] < stop),
+            default=0,
+        )
+
+    def _read(self, use: Use) -> Access:
+        version = self._version(use.piece, (use.start, use.stop))
+        return Access(self.tensor_ids[use.tensor], self.buffer_ids[use.piece], version, use.start, use.stop)
+
+    def _write(self, use: Use) -> Access:
+        version = self._version(use.piece, (use.start, use.stop)) + 1
+        self.versions.setdefault(use.piece, {})[use.start, use.stop] = version
+        return Access(self.tensor_ids[use.tensor], self.buffer_ids[use.piece], version, use.start, use.stop)
+
+
+def _model_info(table: _Tables, train: Part, evaluate: Part) -> ModelInfo:
+    graph = train.problem.tasks.graph
+    other = evaluate.problem.tasks.graph
+    tensor_ids = table.tensor_ids["train"]
+    piece_of_root = {root: p.index for p in train.problem.tasks.pieces if p.persistent for root in p.tensors}
+    persistent = tuple(
+        Persistent(
+            tensor=tensor_ids[item.tensor],
+            buffer=table.buffer_of_piece["train"][piece_of_root[item.tensor]],
+            kind=BufferKind(graph.tensors[item.tensor].kind.value),
+            initializer=item.initializer,
+            position=item.position,
+            slot=item.slot,
+            trainable=item.trainable,
+        )
+        for item in graph.persistent
+    )
+    return ModelInfo(
+        batch=graph.batch,
+        inputs=_ports(table, train, evaluate, graph.inputs, other.inputs),
+        labels=_ports(table, train, evaluate, graph.labels, other.labels),
+        outputs=_ports(table, train, evaluate, graph.outputs, other.outputs),
+        loss=_ports(table, train, evaluate, (graph.loss,), (other.loss,))[0],
+        loss_kind=graph.loss_kind,
+        persistent=persistent,
+        optimizer=graph.optimizer,
+    )
+
+
+_Named = tuple[tuple[str, int], ...]
+
+
+def _ports(table: _Tables, train: Part, evaluate: Part, in_train: _Named, in_evaluate: _Named) -> tuple[Port, ...]:
+    one, two = dict(in_train), dict(in_evaluate)
+    ports = []
+    for name in dict.fromkeys((*one, *two)):
+        first = _port_side(table, train, one.get(name))
+        second = _port_side(table, evaluate, two.get(name))
+        ports.append(Port(name, first[0], second[0], first[1], second[1]))
+    return tuple(ports)
+
+
+def _port_side(table: _Tables, part: Part, tensor: int | None) -> tuple[int | None, tuple[int, ...]]:
+    if tensor is None:
+        return None, ()
+    graph = part.problem.tasks.graph
+    root = graph.root(tensor)
+    pieces = sorted((p.start, p.index) for p in part.problem.tasks.pieces if root in p.tensors)
+    buffers = tuple(table.buffer_of_piece[part.name][index] for _, index in pieces)
+    return (table.tensor_ids[part.name][tensor], buffers) if buffers else (None, ())

@@ -1,0 +1,56 @@
+"""What any plan needs: a proven lower bound of the arena, and the node that sets it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planc.ops import LAUNCHES
+from planc.ops.spec import PERSISTENT, BatchRule
+from planc.training_graph import Launch, TrainingGraph
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBound:
+    """No plan's arena is smaller than `bytes`; `label` names the node whose arguments set it, `op` its launch."""
+
+    bytes: int
+    persistent_bytes: int
+    label: str
+    op: str
+
+
+def lower_bound(graph: TrainingGraph) -> LowerBound:
+    """Persistent tensors, plus the largest working set of any launch at one sample without workspace.
+
+    Proof: persistent tensors never leave the arena; a launch finds all its arguments in the arena at once; its range
+    has at least one sample, and a whole-batch launch has them all; an output shares an input's bytes only where the
+    launch may work in place. moDNN's bound (Chen et al., TPDS 2019) is the same with every parameter's gradient counted
+    as resident.
+    """
+    persistent = sum(t.spec.bytes for t in graph.tensors if t.kind in PERSISTENT and t.root == t.index)
+    largest = max(graph.launches, key=lambda launch: (_working_set(graph, launch), -launch.index))
+    return LowerBound(persistent + _working_set(graph, largest), persistent, largest.label, largest.op)
+
+
+def _working_set(graph: TrainingGraph, launch: Launch) -> int:
+    samples = graph.batch if launch.rule is BatchRule.WHOLE else 1
+
+    def size(tensor: int) -> int:
+        root = graph.tensors[graph.root(tensor)]
+        if root.kind in PERSISTENT:
+            return 0
+        if graph.spec(tensor).rows and root.spec.rows:
+            return root.spec.range_bytes(samples)
+        return root.spec.bytes
+
+    roots = {graph.root(t): size(t) for t in (*launch.inputs, *launch.outputs)}
+    total = sum(roots.values())
+    inputs = {graph.root(t) for t in launch.inputs}
+    shared = set[int]()
+    for i, j in LAUNCHES[launch.op].inplace:
+        if i < len(launch.inputs) and j < len(launch.outputs):
+            source, target = graph.root(launch.inputs[i]), graph.root(launch.outputs[j])
+            if source != target and target not in inputs and not {source, target} & shared:
+                total -= min(roots[source], roots[target])
+                shared |= {source, target}
+    return total

@@ -1,0 +1,50 @@
+"""moDNN's sub-batch size (Chen et al., TPDS 2019, section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from planc.passes.base import Problem
+
+WINDOW_PERCENT = 15
+"""moDNN looks at the data of this share of consecutive tasks."""
+
+
+def window_bytes(problem: Problem) -> int:
+    """The most bytes that any WINDOW_PERCENT of consecutive tasks touch, persistent tensors included."""
+    tasks, pieces = problem.tasks.tasks, problem.tasks.pieces
+    persistent = sum(problem.bytes(p) for p in pieces if p.persistent)
+    width = max(1, len(tasks) * WINDOW_PERCENT // 100)
+    change = np.zeros(len(tasks) + 1, dtype=np.int64)
+    for piece in pieces:
+        if piece.persistent:
+            continue
+        # The windows [w, w + width) that hold a use: the union of [use - width + 1, use] over the uses.
+        covered = -1
+        for use in piece.uses:
+            first = max(use - width + 1, covered + 1, 0)
+            if first <= use:
+                change[first] += problem.bytes(piece)
+                change[use + 1] -= problem.bytes(piece)
+            covered = max(covered, use)
+    return persistent + int(np.cumsum(change).max())
+
+
+def largest_sub_batch(batch: int, budget_bytes: int, most: int, problem_of: Callable[[int], Problem]) -> int:
+    """The number of sub-batches that belongs to the largest sub-batch size whose windows fit the budget.
+
+    `problem_of(count)` gives the problem with that many sub-batches, of which there may be `most`. Binary search over
+    the size; when not even the smallest fits, it is taken all the same and the passes after it decide.
+    """
+    low, high = -(-batch // min(most, batch)), batch
+    if window_bytes(problem_of(1)) <= budget_bytes:
+        return 1
+    while low < high:
+        size = (low + high + 1) // 2
+        if window_bytes(problem_of(-(-batch // size))) <= budget_bytes:
+            low = size
+        else:
+            high = size - 1
+    return -(-batch // low)

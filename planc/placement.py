@@ -1,0 +1,44 @@
+"""Schedule -> where every stay lies: persistent buffers first, at the same bytes for every program, the rest above
+them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planc.layout import METHODS, Item, peak_bytes
+from planc.passes.base import Problem
+from planc.schedule import Schedule
+from planc.units import align_up
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """`offsets`: one for each stay of the schedule. `peak_bytes`: the largest sum of live bytes, aligned."""
+
+    offsets: tuple[int, ...]
+    arena_bytes: int
+    peak_bytes: int
+
+
+def place(problem: Problem, schedule: Schedule, method: str = "best-fit") -> Placement:
+    """Place every stay of `schedule`; offsets are multiples of the profile's alignment.
+
+    Persistent pieces are the first of every program and the same in all, so they get the same offsets.
+    """
+    alignment = problem.profile.alignment
+    offsets = [0] * len(schedule.stays)
+    base = 0
+    items: list[Item] = []
+    where: list[int] = []
+    for number, stay in enumerate(schedule.stays):
+        size = align_up(stay.bytes, alignment)
+        if stay.piece is not None and problem.tasks.pieces[stay.piece].persistent:
+            offsets[number] = base
+            base += size
+        elif size and stay.end > stay.start:
+            items.append(Item(size, stay.start, stay.end))
+            where.append(number)
+    layout = METHODS[method](tuple(items))
+    for number, offset in zip(where, layout.offsets, strict=True):
+        offsets[number] = base + offset
+    return Placement(tuple(offsets), base + layout.arena_bytes, base + peak_bytes(tuple(items)))

@@ -1,0 +1,102 @@
+"""Policies: name -> candidates in the order they are tried. A candidate is a tuple of passes and a rule for the
+sub-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from planc.passes.base import Pass
+from planc.passes.conv_algorithm import ChooseEach, FitWorkspaces, fastest, smallest
+from planc.passes.offload import OffloadOldest, OffloadWith, any_piece, convolution_input
+from planc.passes.prefetch import AsEarlyAsFits, OneLayerAhead
+
+
+class SubBatches(StrEnum):
+    """How a candidate cuts the batch."""
+
+    WHOLE = "whole batch"
+    MODNN = "moDNN's window rule"
+    EVERY = "1, 2, 4, ... single samples, the first that fits"
+
+
+class Take(StrEnum):
+    """Which candidate of a policy becomes the plan."""
+
+    FIRST = "the first that fits"
+    FASTEST = "the fastest in simulation"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    name: str
+    passes: tuple[Pass, ...]
+    sub_batches: SubBatches = SubBatches.WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    take: Take
+    candidates: tuple[Candidate, ...]
+    summary: str
+
+
+_FASTEST, _SMALLEST, _GREEDY = ChooseEach(fastest), ChooseEach(smallest), FitWorkspaces()
+_ALL = (OffloadWith(any_piece), OneLayerAhead())
+_CONV = (OffloadWith(convolution_input), OneLayerAhead())
+
+KEEP_ALL = Candidate("keep all + fastest", (_FASTEST,))
+KEEP_ALL_SMALL = Candidate("keep all + memory-optimal", (_SMALLEST,))
+_KEEP_ALL_GREEDY = Candidate("keep all + greedy", (_FASTEST, _GREEDY))
+_ALL_FASTEST = Candidate("offload all + fastest", (_FASTEST, *_ALL))
+_ALL_GREEDY = Candidate("offload all + greedy", (_FASTEST, *_ALL, _GREEDY))
+_ALL_SMALLEST = Candidate("offload all + memory-optimal", (_SMALLEST, *_ALL))
+_CONV_FASTEST = Candidate("offload conv + fastest", (_FASTEST, *_CONV))
+_CONV_GREEDY = Candidate("offload conv + greedy", (_FASTEST, *_CONV, _GREEDY))
+_CONV_SMALLEST = Candidate("offload conv + memory-optimal", (_SMALLEST, *_CONV))
+
+MINIMUM_MEMORY = Candidate(
+    "minimum memory", (_SMALLEST, OffloadWith(any_piece), AsEarlyAsFits(), _FASTEST, _GREEDY), SubBatches.EVERY
+)
+"""The last resort: everything leaves at once; what memory is left goes to earlier copies in, then to faster
+algorithms."""
+
+MODNN = Candidate(
+    "modnn",
+    (_FASTEST, _GREEDY, OffloadOldest(), AsEarlyAsFits(window_percent=15), _FASTEST, _GREEDY),
+    SubBatches.MODNN,
+)
+
+_VDNN_DYN = (
+    KEEP_ALL,
+    _CONV_FASTEST,
+    _ALL_FASTEST,
+    _CONV_GREEDY,
+    _ALL_GREEDY,
+    _CONV_SMALLEST,
+    _ALL_SMALLEST,
+)
+
+POLICIES: Mapping[str, Policy] = MappingProxyType(
+    {
+        "keep-all": Policy(Take.FIRST, (KEEP_ALL,), "everything resident, fastest algorithms, lifetimes reused"),
+        "vdnn-all": Policy(
+            Take.FIRST, (_ALL_FASTEST, _ALL_SMALLEST), "offload the input of every layer, fetch one layer ahead"
+        ),
+        "vdnn-conv": Policy(
+            Take.FIRST, (_CONV_FASTEST, _CONV_SMALLEST), "offload the input of every convolution, fetch one layer ahead"
+        ),
+        "vdnn-dyn": Policy(Take.FIRST, _VDNN_DYN, "the first that fits of vDNN's combinations"),
+        "modnn": Policy(
+            Take.FIRST, (MODNN,), "sub-batches, then offload the oldest where memory is short, then slower algorithms"
+        ),
+        "auto": Policy(
+            Take.FASTEST,
+            (KEEP_ALL, _KEEP_ALL_GREEDY, *_VDNN_DYN[1:], MODNN, MINIMUM_MEMORY),
+            "the fastest in simulation of all others",
+        ),
+    }
+)
+"""auto's last candidate always fits from the smallest budget up; the others are vDNN's, moDNN's and their like."""

@@ -1,0 +1,170 @@
+"""Decisions -> steps on lanes, with waits, and the stays of every buffer that the layout must place.
+
+Two steps are ordered by their lane or by a chain of waits, by nothing else. A wait that such a chain already implies is
+not written. Memory is given back in terms of tasks: what is freed at position s may be taken by whatever begins at
+position s or later, because the launch of task s, and every copy in that begins there, waits for the copies out that
+free it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planc.errors import InternalError
+from planc.passes.base import Decisions, Offload, Problem, lifetimes
+from planc.plan import Lane, StepKind
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledStep:
+    """A step before buffers have places. `task` for launches; `offload` (index into Decisions.offloads) for copies."""
+
+    id: int
+    lane: Lane
+    kind: StepKind
+    task: int | None
+    offload: int | None
+    waits: tuple[int, ...]
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A time a buffer is on the device: [start, end) in positions, and the steps that begin and end it.
+
+    `piece` or, for a workspace, `task`. `born` None: there before the program. `freed` empty: there until its end.
+    """
+
+    piece: int | None
+    task: int | None
+    bytes: int
+    start: int
+    end: int
+    born: int | None
+    freed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    steps: tuple[ScheduledStep, ...]
+    stays: tuple[Stay, ...]
+
+
+def make_schedule(problem: Problem, decisions: Decisions) -> Schedule:
+    """Lay the tasks and copies out on lanes; every wait that data or memory needs, and no redundant one."""
+    lanes = _Lanes()
+    offloads = decisions.offloads
+    freed_by, returns, after = _group(offloads)
+    launch_of: list[int] = []
+    out_of: dict[int, int] = {}
+    into_of: dict[int, int] = {}
+    arriving: dict[int, list[int]] = {}
+    for number in after.pop(-1, ()):
+        out_of[number] = lanes.copy_out(problem, offloads[number], number, None)
+    for task in problem.tasks.tasks:
+        index = task.index
+        gate = [launch_of[-1]] if launch_of else []
+        memory = [out_of[n] for n in freed_by.get(index, ())]
+        for number in returns.get(index, ()):
+            offload = offloads[number]
+            into_of[number] = lanes.copy_in(problem, offload, number, [*gate, *memory, out_of[number]])
+            arriving.setdefault(offload.needed_by, []).append(into_of[number])
+        duration = problem.costs.duration_ns(index, decisions.configurations[index])
+        launch = lanes.add(Lane.COMPUTE, StepKind.LAUNCH, index, None, [*memory, *arriving.pop(index, ())], duration)
+        launch_of.append(launch)
+        for number in after.get(index, ()):
+            out_of[number] = lanes.copy_out(problem, offloads[number], number, launch)
+    if len(into_of) != len(offloads):
+        raise InternalError("an activation leaves the device and never returns")
+    return Schedule(tuple(lanes.steps), _stays(problem, decisions, launch_of, out_of, into_of))
+
+
+_Groups = tuple[dict[int, list[int]], dict[int, list[int]], dict[int, list[int]]]
+
+
+def _group(offloads: tuple[Offload, ...]) -> _Groups:
+    """Offloads by the task that frees, the task at which they return, the task after which they leave; each in lane
+    order."""
+    freed_by: dict[int, list[int]] = {}
+    returns: dict[int, list[int]] = {}
+    after: dict[int, list[int]] = {}
+    for number, offload in sorted(enumerate(offloads), key=lambda item: (item[1].leaves, item[1].piece)):
+        freed_by.setdefault(offload.freed_by, []).append(number)
+        after.setdefault(offload.after, []).append(number)
+    for number, offload in sorted(enumerate(offloads), key=lambda item: (item[1].needed_by, item[1].piece)):
+        returns.setdefault(offload.returns, []).append(number)
+    return freed_by, returns, after
+
+
+class _Lanes:
+    """Steps as they are added. `known[step]`: per lane how many of its steps have ended before the step starts."""
+
+    def __init__(self) -> None:
+        self.steps: list[ScheduledStep] = []
+        self.known: list[dict[Lane, int]] = []
+        self.ordinal: list[int] = []
+        self.last: dict[Lane, int] = {}
+
+    def add(
+        self, lane: Lane, kind: StepKind, task: int | None, offload: int | None, waits: list[int], duration_ns: int
+    ) -> int:
+        index = len(self.steps)
+        known = dict.fromkeys(Lane, 0)
+        before = self.last.get(lane)
+        if before is not None:
+            self._learn(known, before)
+        needed = []
+        for wait in sorted(set(waits), reverse=True):
+            if self.ordinal[wait] >= known[self.steps[wait].lane]:
+                needed.append(wait)
+                self._learn(known, wait)
+        self.ordinal.append(0 if before is None else self.ordinal[before] + 1)
+        self.known.append(known)
+        self.last[lane] = index
+        waits_of = tuple(w for w in reversed(needed) if self.steps[w].lane is not lane)
+        self.steps.append(ScheduledStep(index, lane, kind, task, offload, waits_of, duration_ns))
+        return index
+
+    def _learn(self, known: dict[Lane, int], step: int) -> None:
+        for lane, count in self.known[step].items():
+            known[lane] = max(known[lane], count)
+        known[self.steps[step].lane] = max(known[self.steps[step].lane], self.ordinal[step] + 1)
+
+    def copy_out(self, problem: Problem, offload: Offload, number: int, launch: int | None) -> int:
+        duration = problem.costs.d2h_ns(problem.tasks.pieces[offload.piece].bytes)
+        waits = [] if launch is None else [launch]
+        return self.add(Lane.D2H, StepKind.OFFLOAD, None, number, waits, duration)
+
+    def copy_in(self, problem: Problem, offload: Offload, number: int, waits: list[int]) -> int:
+        duration = problem.costs.h2d_ns(problem.tasks.pieces[offload.piece].bytes)
+        return self.add(Lane.H2D, StepKind.PREFETCH, None, number, waits, duration)
+
+
+def _stays(
+    problem: Problem, decisions: Decisions, launch_of: list[int], out_of: dict[int, int], into_of: dict[int, int]
+) -> tuple[Stay, ...]:
+    """Every stay of every piece, then every workspace."""
+    away: dict[int, list[int]] = {}
+    for number, offload in enumerate(decisions.offloads):
+        away.setdefault(offload.piece, []).append(number)
+    stays = []
+    for piece, spans in zip(problem.tasks.pieces, lifetimes(problem, decisions.offloads), strict=True):
+        born: int | None = None if piece.born < 0 else launch_of[piece.born]
+        numbers = sorted(away.get(piece.index, ()), key=lambda n: decisions.offloads[n].leaves)
+        for (start, end), number in zip(spans, (*numbers, None), strict=True):
+            if number is not None:
+                freed: tuple[int, ...] = (launch_of[decisions.offloads[number].leaves], out_of[number])
+                if decisions.offloads[number].leaves <= decisions.offloads[number].after:
+                    freed = freed[1:]  # the copy out itself waits for the last use
+            elif piece.kept or not piece.uses:
+                freed = ()
+            else:
+                freed = (launch_of[piece.uses[-1]],)
+            stays.append(Stay(piece.index, None, piece.bytes, start, end, born, freed))
+            born = None if number is None else into_of[number]
+    for task, configuration in enumerate(decisions.configurations):
+        if configuration is not None and configuration.workspace_bytes:
+            launch = launch_of[task]
+            size = configuration.workspace_bytes
+            stays.append(Stay(None, task, size, task, task + 1, launch, (launch,)))
+    return tuple(stays)
