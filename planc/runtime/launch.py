@@ -29,10 +29,11 @@ class Hyper:
 class Launch:
     """One launch of a kernel on samples [first_sample, first_sample + n) of `batch`.
 
-    Inputs and outputs are C-contiguous views of the arena; where the launch's LaunchSpec allows it, an output may be the
-    very memory of an input. `accumulate`: outputs without a batch axis add to what is there. `workspace` is a 1-D uint8
-    array of the planned size, 64-byte aligned (may be empty). `configuration` is for convolutions: (algorithm, samples) in order.
-    Kernels write into outputs and workspace; what else they allocate stays under 256 KiB at any time.
+    Inputs and outputs are C-contiguous views of the arena; where the launch's LaunchSpec allows it, an output may be
+    the very memory of an input. `accumulate`: outputs without a batch axis add to what is there. `workspace` is a 1-D
+    uint8 array of the planned size, 64-byte aligned (may be empty). `configuration` is for convolutions: (algorithm,
+    samples) in order. Kernels write into outputs and workspace; what else they allocate stays under 256 KiB at any
+    time.
     """
 
     op: str
