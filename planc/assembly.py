@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from planc.passes.base import Decisions, Problem
@@ -21,8 +21,10 @@ from planc.plan import (
     Space,
     Step,
 )
-from planc.schedule import Schedule, ScheduledStep
+from planc.schedule import Part as StayPart
+from planc.schedule import Schedule, ScheduledStep, Stay
 from planc.tasks import Use
+from planc.units import align_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,7 @@ class _Tables:
         extents: dict[int, list[Extent]] = {}
         for number, stay in enumerate(part.schedule.stays):
             if stay.piece is not None:
-                place = Extent(0, part.placement.offsets[number], stay.bytes, stay.born, stay.freed)
-                extents.setdefault(stay.piece, []).append(place)
+                extents.setdefault(stay.piece, []).extend(_extents(stay, part.placement.offsets[number]))
         ids = []
         for piece in part.problem.tasks.pieces:
             if piece.persistent and shared is not None:
@@ -122,7 +123,7 @@ class _Tables:
         found = {}
         for number, stay in enumerate(part.schedule.stays):
             if stay.task is not None:
-                extent = Extent(0, part.placement.offsets[number], stay.bytes, stay.born, stay.freed)
+                extents = _extents(stay, part.placement.offsets[number])
                 found[stay.task] = len(self.buffers)
                 self.buffers.append(
                     Buffer(
@@ -133,7 +134,7 @@ class _Tables:
                         (),
                         (0, batch),
                         stay.bytes,
-                        (extent,),
+                        extents,
                     )
                 )
         return found
@@ -146,8 +147,8 @@ class _Tables:
         offset = 0
         for number, offload in enumerate(part.decisions.offloads):
             device = self.buffers[buffer_of_piece[offload.piece]]
-            extent = Extent(0, offset, device.bytes, born[number], (freed[number],))
-            offset += -(-device.bytes // part.problem.profile.alignment) * part.problem.profile.alignment
+            extent = Extent(0, offset, offload.bytes, born[number], (freed[number],))
+            offset += align_up(offload.bytes, part.problem.profile.alignment)
             found.append(len(self.buffers))
             self.buffers.append(
                 Buffer(
@@ -157,12 +158,25 @@ class _Tables:
                     Space.HOST,
                     device.tensors,
                     device.samples,
-                    device.bytes,
+                    offload.bytes,
                     (extent,),
                 )
             )
         self.host_bytes = max(self.host_bytes, offset)
         return found
+
+
+def _extents(stay: Stay, offset: int) -> tuple[Extent, ...]:
+    """A stay at `offset`, part by part, in the order of birth; neighbours that live and die together are one extent."""
+    merged: list[StayPart] = []
+    for part in stay.parts:
+        last = merged[-1] if merged else None
+        if last is not None and (last.born, last.freed) == (part.born, part.freed):
+            merged[-1] = replace(last, bytes=last.bytes + part.bytes)
+        else:
+            merged.append(part)
+    merged.sort(key=lambda p: (-1 if p.born is None else p.born, p.first))
+    return tuple(Extent(p.first, offset + p.first, p.bytes, p.born, p.freed) for p in merged)
 
 
 def _program(table: _Tables, part: Part) -> Program:
@@ -226,8 +240,10 @@ class _StepWriter:
         graph = self.tasks.graph
         held = [tensor for tensor, task in zip(piece.tensors, piece.since, strict=True) if task <= offload.leaves]
         last = held[-1] if held else piece.tensors[0]
-        device = self._access(last, offload.piece, self._version(offload.piece, (0, piece.bytes)))
-        host = Access(device.tensor, self.host[number], device.version, device.start, device.stop)
+        span = (offload.first, offload.first + offload.bytes)
+        version = self._version(offload.piece, span)
+        device = Access(self.tensor_ids[last], self.buffer_ids[offload.piece], version, *span)
+        host = Access(self.tensor_ids[last], self.host[number], version, 0, offload.bytes)
         out = step.kind == "offload"
         return Step(
             id=step.id,
@@ -246,10 +262,6 @@ class _StepWriter:
             waits=step.waits,
             duration_ns=step.duration_ns,
         )
-
-    def _access(self, tensor: int, piece: int, version: int) -> Access:
-        item = self.tasks.pieces[piece]
-        return Access(self.tensor_ids[tensor], self.buffer_ids[piece], version, 0, item.bytes)
 
     def _version(self, piece: int, span: tuple[int, int]) -> int:
         """The version of bytes `span` of a piece: of the parts written so far that overlap it, the newest."""

@@ -17,8 +17,8 @@ from planc.errors import InfeasibleError, InternalError, UsageError
 from planc.graph import Graph
 from planc.model_hash import model_sha256
 from planc.onnx_loader import load_model
-from planc.passes.base import Decisions
-from planc.passes.sub_batch import largest_sub_batch
+from planc.passes.base import Decisions, apply_passes
+from planc.passes.sub_batch import largest_sub_batch, window_bytes
 from planc.pipeline import UNLIMITED, Draft, Workload, draft, draft_of
 from planc.plan import Plan, Predicted, Provenance, Spaces
 from planc.policies import KEEP_ALL, KEEP_ALL_SMALL, MINIMUM_MEMORY, POLICIES, Candidate, SubBatches, Take
@@ -122,10 +122,12 @@ def compile_workload(workload: Workload, options: Options, *, like: Plan | None 
 
 def measure_yardsticks(workload: Workload) -> Yardsticks:
     """Ideal time and the arenas of the two keep-all plans."""
-    fast = draft(workload, KEEP_ALL, 1, UNLIMITED)
-    small = draft(workload, KEEP_ALL_SMALL, 1, UNLIMITED)
-    durations = (step.duration_ns for step in fast.train.schedule.steps)
-    return Yardsticks(sum(durations), fast.assembled.arena_bytes, small.assembled.arena_bytes)
+    fast, small = (
+        draft_of(workload, candidate, problem, apply_passes(problem, candidate.passes), enough_bytes=0)
+        for problem in (workload.problem(1, UNLIMITED),)
+        for candidate in (KEEP_ALL, KEEP_ALL_SMALL)
+    )
+    return Yardsticks(fast.train.schedule.makespan_ns(), fast.assembled.arena_bytes, small.assembled.arena_bytes)
 
 
 def budget_bytes(text: str | None, profile: Profile, keep_all_bytes: int) -> int:
@@ -140,26 +142,21 @@ def budget_bytes(text: str | None, profile: Profile, keep_all_bytes: int) -> int
 
 def _choose(workload: Workload, options: Options, budget: int, yardsticks: Yardsticks) -> Plan:
     policy = POLICIES[options.policy]
-    best: Plan | None = None
+    best: Draft | None = None
+    best_ns = UNLIMITED
     for candidate in policy.candidates:
+        if best is not None and (policy.take is Take.FIRST or candidate.last_resort or best_ns == yardsticks.ideal_ns):
+            break
         for count in sub_batch_counts(workload, candidate, budget, options):
             try:
-                found = draft(workload, candidate, count, budget)
+                best = draft(workload, candidate, count, budget, below_ns=best_ns)
             except InfeasibleError:
                 continue
-            plan = _finish(workload, options, budget, yardsticks, found)
-            if best is None or plan.predicted.makespan_ns < best.predicted.makespan_ns:
-                best = plan
+            best_ns = best.train.schedule.makespan_ns()
             break  # of a candidate's counts the first that fits
-        if best is not None and (policy.take is Take.FIRST or _is_ideal(best)):
-            break
     if best is None:
         raise _infeasible(workload, options, budget)
-    return best
-
-
-def _is_ideal(plan: Plan) -> bool:
-    return plan.predicted.makespan_ns == plan.predicted.ideal_ns
+    return _finish(workload, options, budget, yardsticks, best)
 
 
 def sub_batch_counts(workload: Workload, candidate: Candidate, budget: int, options: Options) -> Iterator[int]:
@@ -172,7 +169,8 @@ def sub_batch_counts(workload: Workload, candidate: Candidate, budget: int, opti
     if candidate.sub_batches is SubBatches.WHOLE:
         yield 1
     elif candidate.sub_batches is SubBatches.MODNN:
-        yield largest_sub_batch(batch, budget, allowed, lambda count: workload.problem(count, budget))
+        alignment = workload.profile.alignment
+        yield largest_sub_batch(batch, budget, allowed, lambda count: window_bytes(workload.tasks(count), alignment))
     else:
         yield from dict.fromkeys(min(2**k, batch) for k in range(batch.bit_length() + 1) if min(2**k, batch) <= allowed)
 
@@ -184,9 +182,14 @@ def smallest_budget(workload: Workload, options: Options) -> int:
     """
     tightest = replace(MINIMUM_MEMORY, passes=MINIMUM_MEMORY.passes[:2])
     return min(
-        draft(workload, tightest, count, UNLIMITED).assembled.arena_bytes
+        _tightest(workload, tightest, count).assembled.arena_bytes
         for count in sub_batch_counts(workload, tightest, 0, options)
     )
+
+
+def _tightest(workload: Workload, candidate: Candidate, count: int) -> Draft:
+    problem = workload.problem(count, UNLIMITED)
+    return draft_of(workload, candidate, problem, apply_passes(problem, candidate.passes), enough_bytes=0)
 
 
 def _infeasible(workload: Workload, options: Options, budget: int) -> InfeasibleError:

@@ -125,13 +125,14 @@ class GraphBuilder:
 
     def forward(self, positions: frozenset[int]) -> dict[int, tuple[int, ...]]:
         """Lower the nodes at `positions`; returns the tensors each saved for its gradient."""
-        saved = {}
+        saved: dict[int, tuple[int, ...]] = {}
         for position, node in enumerate(self.graph.nodes):
             if position not in positions:
                 continue
             self.layer, self.label = position, node.name
             if node.op == "Dropout" and not self.dropout:
                 self.define(node.outputs[0], self.tensor(node.inputs[0]))
+                saved[position] = ()  # its gradient, with nothing saved, is the identity
                 continue
             saved[position] = OPS[node.op].lower(self, node)
         return saved

@@ -1,7 +1,8 @@
 """Configurations of one convolution call: u-cuDNN's dynamic program (Oyama et al., IEEE Cluster 2018).
 
 A call over n samples may run as several launches, each on a micro-batch with its own algorithm: times add up, the
-workspace is the largest of theirs. Among all such configurations only the Pareto-optimal ones matter. Instead of merging
+workspace is the largest of theirs. Among all such configurations only the Pareto-optimal ones matter. Instead of
+merging
 sets of pairs, the program is solved once for every workspace limit that a single launch can set: for a limit L,
 
     best_L(b) = min( t_L(b), min over m <= b / 2 of t_L(m) + best_L(b - m) ),   t_L(m) = fastest launch of m within L,
@@ -30,7 +31,9 @@ class SingleLaunch:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """How one convolution call runs: `parts` = (algorithm, samples) in order; time adds up, workspace is the largest."""
+    """How one convolution call runs: `parts` = (algorithm, samples) in order; time adds up, workspace is the
+    largest.
+    """
 
     parts: tuple[tuple[str, int], ...]
     workspace_bytes: int

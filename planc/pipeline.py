@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from planc.assembly import Assembled, Part, assemble
-from planc.costs import make_costs
+from planc.costs import CostTable, make_costs
 from planc.errors import InfeasibleError
 from planc.graph import Graph
 from planc.passes.base import Decisions, Problem, apply_passes, memory_bytes
 from planc.passes.conv_algorithm import ChooseEach, FitWorkspaces, fastest
-from planc.placement import Placement, place
+from planc.placement import place
 from planc.policies import Candidate
 from planc.profile import Profile
-from planc.schedule import Schedule, make_schedule
-from planc.tasks import make_tasks
+from planc.schedule import make_schedule
+from planc.tasks import TaskList, make_tasks
 from planc.training import make_evaluation_graph, make_training_graph
 from planc.training_graph import TrainingGraph, TrainingOptions
 
@@ -32,7 +32,8 @@ class Workload:
     training: TrainingGraph
     evaluation: TrainingGraph
     profile: Profile
-    _problems: dict[tuple[bool, int], Problem] = field(default_factory=dict)
+    _tasks: dict[tuple[bool, int], TaskList] = field(default_factory=dict)
+    _costs: dict[tuple[bool, int], CostTable] = field(default_factory=dict)
     """Tasks and costs by (training, sub-batches): the same for every candidate."""
 
     @classmethod
@@ -41,12 +42,18 @@ class Workload:
 
     def problem(self, sub_batches: int, budget_bytes: int, *, training: bool = True) -> Problem:
         """Tasks and costs of the training (or the evaluation) program with the batch in `sub_batches` ranges."""
+        tasks = self.tasks(sub_batches, training=training)
         key = (training, sub_batches)
-        if key not in self._problems:
-            tasks = make_tasks(self.training if training else self.evaluation, sub_batches)
-            self._problems[key] = Problem(tasks, make_costs(tasks, self.profile), self.profile, UNLIMITED)
-        known = self._problems[key]
-        return Problem(known.tasks, known.costs, known.profile, budget_bytes)
+        if key not in self._costs:
+            self._costs[key] = make_costs(tasks, self.profile)
+        return Problem(tasks, self._costs[key], self.profile, budget_bytes)
+
+    def tasks(self, sub_batches: int, *, training: bool = True) -> TaskList:
+        """Tasks of the training (or the evaluation) program with the batch in `sub_batches` ranges."""
+        key = (training, sub_batches)
+        if key not in self._tasks:
+            self._tasks[key] = make_tasks(self.training if training else self.evaluation, sub_batches)
+        return self._tasks[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,41 +67,54 @@ class Draft:
     assembled: Assembled
 
 
-def draft(workload: Workload, candidate: Candidate, sub_batches: int, budget_bytes: int) -> Draft:
+def draft(
+    workload: Workload, candidate: Candidate, sub_batches: int, budget_bytes: int, *, below_ns: int = UNLIMITED
+) -> Draft:
     """Take one candidate through the flow.
 
     Raises:
-        InfeasibleError: its memory or its layout exceeds the budget.
+        InfeasibleError: its memory or its layout exceeds the budget, or its makespan is not below `below_ns`.
     """
     problem = workload.problem(sub_batches, budget_bytes)
     decisions = apply_passes(problem, candidate.passes)
-    return draft_of(workload, candidate, problem, decisions)
+    return draft_of(workload, candidate, problem, decisions, below_ns=below_ns)
 
 
-def draft_of(workload: Workload, candidate: Candidate, problem: Problem, decisions: Decisions) -> Draft:
-    """Schedule and place given decisions, and the evaluation program beside them in the same arena."""
+def draft_of(
+    workload: Workload,
+    candidate: Candidate,
+    problem: Problem,
+    decisions: Decisions,
+    *,
+    below_ns: int = UNLIMITED,
+    enough_bytes: int | None = None,
+) -> Draft:
+    """Schedule and place given decisions, and the evaluation program beside them in the same arena.
+
+    `enough_bytes`: how small the arena must be to look no further; None = the budget, 0 = as small as can be.
+    """
     budget_bytes = problem.budget_bytes
     needed = int(memory_bytes(problem, decisions).max())
     if needed > budget_bytes:
         raise InfeasibleError(f"{candidate.name}: needs {needed} bytes at once, the budget is {budget_bytes}.")
-    train = _part("train", problem, decisions)
+    schedule = make_schedule(problem, decisions)
+    if schedule.makespan_ns() >= below_ns:
+        raise InfeasibleError(f"{candidate.name}: a faster plan is known.")
+    placement = place(problem, schedule, budget_bytes if enough_bytes is None else enough_bytes)
+    train = Part("train", problem, decisions, schedule, placement)
     if train.placement.arena_bytes > budget_bytes:
         raise InfeasibleError(f"{candidate.name}: its layout needs {train.placement.arena_bytes} bytes.")
     evaluate = _evaluation(workload, len(problem.tasks.ranges), train.placement.arena_bytes, budget_bytes)
     return Draft(candidate, len(problem.tasks.ranges), train, evaluate, assemble(train, evaluate))
 
 
-def _part(name: str, problem: Problem, decisions: Decisions) -> Part:
-    schedule: Schedule = make_schedule(problem, decisions)
-    placement: Placement = place(problem, schedule)
-    return Part(name, problem, decisions, schedule, placement)
-
-
 def _evaluation(workload: Workload, sub_batches: int, arena_bytes: int, budget_bytes: int) -> Part:
     """The evaluation program: the fastest algorithms that fit the arena training needs anyway, else the budget."""
     for limit in (arena_bytes, budget_bytes):
         problem = workload.problem(sub_batches, limit, training=False)
-        part = _part("evaluate", problem, apply_passes(problem, (ChooseEach(fastest), FitWorkspaces())))
+        decisions = apply_passes(problem, (ChooseEach(fastest), FitWorkspaces()))
+        schedule = make_schedule(problem, decisions)
+        part = Part("evaluate", problem, decisions, schedule, place(problem, schedule, limit))
         if part.placement.arena_bytes <= limit:
             return part
     raise InfeasibleError(f"the evaluation program needs {part.placement.arena_bytes} bytes.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planc.layout import METHODS, Item, peak_bytes
+from planc.layout import METHODS, Item, Span, peak_bytes
 from planc.passes.base import Problem
 from planc.schedule import Schedule
 from planc.units import align_up
@@ -20,8 +20,10 @@ class Placement:
     peak_bytes: int
 
 
-def place(problem: Problem, schedule: Schedule, method: str = "best-fit") -> Placement:
+def place(problem: Problem, schedule: Schedule, enough_bytes: int, method: str = "best-fit") -> Placement:
     """Place every stay of `schedule`; offsets are multiples of the profile's alignment.
+
+    An arena of `enough_bytes` is small enough; 0 = as small as the method can make it.
 
     Persistent pieces are the first of every program and the same in all, so they get the same offsets.
     """
@@ -35,10 +37,11 @@ def place(problem: Problem, schedule: Schedule, method: str = "best-fit") -> Pla
         if stay.piece is not None and problem.tasks.pieces[stay.piece].persistent:
             offsets[number] = base
             base += size
-        elif size and stay.end > stay.start:
-            items.append(Item(size, stay.start, stay.end))
+        elif size:
+            spans = tuple(Span(p.first, align_up(p.bytes, alignment), p.start, p.end) for p in stay.parts)
+            items.append(Item(spans))
             where.append(number)
-    layout = METHODS[method](tuple(items))
+    layout = METHODS[method](tuple(items), max(0, enough_bytes - base))
     for number, offset in zip(where, layout.offsets, strict=True):
         offsets[number] = base + offset
     return Placement(tuple(offsets), base + layout.arena_bytes, base + peak_bytes(tuple(items)))

@@ -1,4 +1,5 @@
-"""The plan: the contract between compiler, verifier, simulator, runtime and CI (the format is in README, "The plan file").
+"""The plan: the contract between compiler, verifier, simulator, runtime and CI (the format is in README, "The plan
+file").
 
 Every number is an integer (bytes, ns, samples, indices); a real number is decimal text. Ids are positions.
 """

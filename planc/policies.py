@@ -34,6 +34,8 @@ class Candidate:
     name: str
     passes: tuple[Pass, ...]
     sub_batches: SubBatches = SubBatches.WHOLE
+    last_resort: bool = False
+    """Tried only if no candidate before it fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ _CONV_GREEDY = Candidate("offload conv + greedy", (_FASTEST, *_CONV, _GREEDY))
 _CONV_SMALLEST = Candidate("offload conv + memory-optimal", (_SMALLEST, *_CONV))
 
 MINIMUM_MEMORY = Candidate(
-    "minimum memory", (_SMALLEST, OffloadWith(any_piece), AsEarlyAsFits(), _FASTEST, _GREEDY), SubBatches.EVERY
+    "minimum memory", (_SMALLEST, OffloadWith(any_piece), AsEarlyAsFits(), _FASTEST, _GREEDY), SubBatches.EVERY, True
 )
 """The last resort: everything leaves at once; what memory is left goes to earlier copies in, then to faster
 algorithms."""

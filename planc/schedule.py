@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planc.errors import InternalError
-from planc.passes.base import Decisions, Offload, Problem, lifetimes
+from planc.passes.base import Decisions, Offload, Problem, stays
 from planc.plan import Lane, StepKind
 
 
@@ -29,14 +29,13 @@ class ScheduledStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
-    """A time a buffer is on the device: [start, end) in positions, and the steps that begin and end it.
+class Part:
+    """Bytes [first, first + bytes) of a stay during [start, end) in positions, and the steps that begin and end that.
 
-    `piece` or, for a workspace, `task`. `born` None: there before the program. `freed` empty: there until its end.
+    `born` None: there before the program. `freed` empty: there until its end.
     """
 
-    piece: int | None
-    task: int | None
+    first: int
     bytes: int
     start: int
     end: int
@@ -45,9 +44,32 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True)
+class Stay:
+    """A time a buffer is on the device: a piece's, or the workspace of task `task`. Its parts lie side by side."""
+
+    piece: int | None
+    task: int | None
+    parts: tuple[Part, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     steps: tuple[ScheduledStep, ...]
     stays: tuple[Stay, ...]
+
+    def makespan_ns(self) -> int:
+        """When all lanes are empty: what simulation will say of the plan, before there is one."""
+        free = dict.fromkeys(Lane, 0)
+        ended: list[int] = []
+        for step in self.steps:
+            start = max(free[step.lane], max((ended[w] for w in step.waits), default=0))
+            free[step.lane] = start + step.duration_ns
+            ended.append(free[step.lane])
+        return max(ended, default=0)
 
 
 def make_schedule(problem: Problem, decisions: Decisions) -> Schedule:
@@ -83,15 +105,15 @@ _Groups = tuple[dict[int, list[int]], dict[int, list[int]], dict[int, list[int]]
 
 
 def _group(offloads: tuple[Offload, ...]) -> _Groups:
-    """Offloads by the task that frees, the task at which they return, the task after which they leave; each in lane
-    order."""
+    """Offloads by the task that frees, at which they return, after which they leave; each in the order of its lane."""
     freed_by: dict[int, list[int]] = {}
     returns: dict[int, list[int]] = {}
     after: dict[int, list[int]] = {}
-    for number, offload in sorted(enumerate(offloads), key=lambda item: (item[1].leaves, item[1].piece)):
+    numbered = tuple(enumerate(offloads))
+    for number, offload in sorted(numbered, key=lambda item: (item[1].leaves, item[1].piece, item[1].first)):
         freed_by.setdefault(offload.freed_by, []).append(number)
         after.setdefault(offload.after, []).append(number)
-    for number, offload in sorted(enumerate(offloads), key=lambda item: (item[1].needed_by, item[1].piece)):
+    for number, offload in sorted(numbered, key=lambda item: (item[1].needed_by, item[1].piece, item[1].first)):
         returns.setdefault(offload.returns, []).append(number)
     return freed_by, returns, after
 
@@ -131,12 +153,12 @@ class _Lanes:
         known[self.steps[step].lane] = max(known[self.steps[step].lane], self.ordinal[step] + 1)
 
     def copy_out(self, problem: Problem, offload: Offload, number: int, launch: int | None) -> int:
-        duration = problem.costs.d2h_ns(problem.tasks.pieces[offload.piece].bytes)
+        duration = problem.costs.d2h_ns(offload.bytes)
         waits = [] if launch is None else [launch]
         return self.add(Lane.D2H, StepKind.OFFLOAD, None, number, waits, duration)
 
     def copy_in(self, problem: Problem, offload: Offload, number: int, waits: list[int]) -> int:
-        duration = problem.costs.h2d_ns(problem.tasks.pieces[offload.piece].bytes)
+        duration = problem.costs.h2d_ns(offload.bytes)
         return self.add(Lane.H2D, StepKind.PREFETCH, None, number, waits, duration)
 
 
@@ -144,27 +166,25 @@ def _stays(
     problem: Problem, decisions: Decisions, launch_of: list[int], out_of: dict[int, int], into_of: dict[int, int]
 ) -> tuple[Stay, ...]:
     """Every stay of every piece, then every workspace."""
-    away: dict[int, list[int]] = {}
-    for number, offload in enumerate(decisions.offloads):
-        away.setdefault(offload.piece, []).append(number)
-    stays = []
-    for piece, spans in zip(problem.tasks.pieces, lifetimes(problem, decisions.offloads), strict=True):
-        born: int | None = None if piece.born < 0 else launch_of[piece.born]
-        numbers = sorted(away.get(piece.index, ()), key=lambda n: decisions.offloads[n].leaves)
-        for (start, end), number in zip(spans, (*numbers, None), strict=True):
-            if number is not None:
-                freed: tuple[int, ...] = (launch_of[decisions.offloads[number].leaves], out_of[number])
-                if decisions.offloads[number].leaves <= decisions.offloads[number].after:
-                    freed = freed[1:]  # the copy out itself waits for the last use
-            elif piece.kept or not piece.uses:
-                freed = ()
-            else:
-                freed = (launch_of[piece.uses[-1]],)
-            stays.append(Stay(piece.index, None, piece.bytes, start, end, born, freed))
-            born = None if number is None else into_of[number]
+    found = []
+    for piece, own in zip(problem.tasks.pieces, stays(problem, decisions.offloads), strict=True):
+        made = None if piece.born < 0 else launch_of[piece.born]
+        last = () if piece.kept or not piece.uses else (launch_of[piece.uses[-1]],)
+        for spans in own:
+            parts = []
+            for span in spans:
+                born = made if span.arrives is None else into_of[span.arrives]
+                freed: tuple[int, ...] = last
+                if span.departs is not None:
+                    offload = decisions.offloads[span.departs]
+                    freed = (launch_of[offload.leaves], out_of[span.departs])
+                    if offload.leaves <= offload.after:
+                        freed = freed[1:]  # the copy out itself waits for the last use
+                parts.append(Part(span.first, span.bytes, span.start, span.end, born, freed))
+            found.append(Stay(piece.index, None, tuple(parts)))
     for task, configuration in enumerate(decisions.configurations):
         if configuration is not None and configuration.workspace_bytes:
             launch = launch_of[task]
-            size = configuration.workspace_bytes
-            stays.append(Stay(None, task, size, task, task + 1, launch, (launch,)))
-    return tuple(stays)
+            part = Part(0, configuration.workspace_bytes, task, task + 1, launch, (launch,))
+            found.append(Stay(None, task, (part,)))
+    return tuple(found)

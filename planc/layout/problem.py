@@ -12,12 +12,32 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """`bytes` are a multiple of the arena's alignment and at least 1; wanted during [start, end)."""
+class Span:
+    """Bytes [first, first + bytes) of an item, wanted during [start, end). `first` and `bytes` are aligned."""
 
+    first: int
     bytes: int
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Memory that must lie in one range; its spans lie side by side in it and may come and go at different times."""
+
+    spans: tuple[Span, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(span.bytes for span in self.spans)
+
+    @property
+    def start(self) -> int:
+        return min(span.start for span in self.spans)
+
+    @property
+    def end(self) -> int:
+        return max(span.end for span in self.spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +54,7 @@ def peak_bytes(items: tuple[Item, ...]) -> int:
         return 0
     change = np.zeros(max(item.end for item in items) + 1, dtype=np.int64)
     for item in items:
-        change[item.start] += item.bytes
-        change[item.end] -= item.bytes
+        for span in item.spans:
+            change[span.start] += span.bytes
+            change[span.end] -= span.bytes
     return int(np.cumsum(change).max())

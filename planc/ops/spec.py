@@ -129,7 +129,9 @@ class Builder(Protocol):
         ...
 
     def overwrite(self, op: str, inputs: Sequence[int], targets: Sequence[int], attrs: Mapping[str, AttrValue]) -> None:
-        """Add a launch whose outputs are the persistent tensors `targets` themselves, one version on (running statistics)."""
+        """Add a launch whose outputs are the persistent tensors `targets` themselves, one version on (running
+        statistics).
+        """
         ...
 
 
@@ -140,8 +142,10 @@ Grads = tuple[int | None, ...]
 class OpSpec:
     """One ONNX operator.
 
-    read:      RawNode -> Reading. Brings every opset's form into one; constant inputs become attributes. Raises ModelError.
-    infer:     (Node, input specs, batch) -> output specs. `rows` of an output is 0 if the node mixes the batch axis with others.
+    read:      RawNode -> Reading. Brings every opset's form into one; constant inputs become attributes. Raises
+    ModelError.
+    infer:     (Node, input specs, batch) -> output specs. `rows` of an output is 0 if the node mixes the batch axis
+    with others.
     lower:     (Builder, Node) -> saved tensors. Emits the forward launches and `define`s the node's outputs.
     gradient:  (Builder, Node, saved, gradients of the outputs) -> gradients of the inputs, None where there is none or
                `Builder.wants` says none is wanted. Gradients have the shape and rows of what they are the gradient of.
@@ -184,6 +188,9 @@ def flops_per_input(count: int) -> Flops:
     return lambda attrs, inputs, outputs: count * prod(inputs[0].shape)
 
 
+_ONE_PER_OUTPUT = flops_per_output(1)
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
     """What planners know of a launch.
@@ -198,6 +205,6 @@ class LaunchSpec:
 
     inplace: tuple[tuple[int, int], ...] = ()
     sums: bool = False
-    flops: Flops = flops_per_output(1)
+    flops: Flops = _ONE_PER_OUTPUT
     recompute: Recompute = Recompute.CHEAP
     matrix: bool = False

@@ -6,7 +6,7 @@ Positions are task indices: a lifetime [s, e) holds memory from the start of tas
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
@@ -39,7 +39,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """A piece leaves the device and comes back, once, between two of its uses.
+    """Bytes [first, first + bytes) of a piece leave the device and come back, once, between two of its uses.
+
+    The offloads of a piece cover it, so that all of it leaves; they are the pieces it is copied in.
 
     after:     the copy out may begin when this task has ended (it wrote the piece last, or runs later).
     leaves:    the last task that uses the piece before it leaves.
@@ -49,6 +51,8 @@ class Offload:
     """
 
     piece: int
+    first: int
+    bytes: int
     after: int
     leaves: int
     freed_by: int
@@ -57,16 +61,33 @@ class Offload:
 
 
 @dataclass(frozen=True, slots=True)
+class Rebuild:
+    """A piece gives its memory back after its last forward use and is computed again before it is needed.
+
+    leaves:  the last task that uses the piece before its memory is given back.
+    before:  the task immediately before which the recipe runs; the piece is there from then on.
+    needed_by: the first task that uses the piece again; at or after `before`.
+    recipe:  tasks that run again, in their order; the last ones write the piece, the others make what these need.
+    """
+
+    piece: int
+    leaves: int
+    before: int
+    needed_by: int
+    recipe: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Decisions:
-    """`configurations`: one for each task, None unless it is a convolution call. `offloads`: in the order they were
-    made."""
+    """What passes have decided so far.
+
+    configurations: one for each task, None unless it is a convolution call.
+    offloads, rebuilds: in the order they were made; a piece has at most one of them.
+    """
 
     configurations: tuple[Configuration | None, ...]
     offloads: tuple[Offload, ...] = ()
-
-    def with_configuration(self, task: int, configuration: Configuration) -> Decisions:
-        chosen = (*self.configurations[:task], configuration, *self.configurations[task + 1 :])
-        return replace(self, configurations=chosen)
+    rebuilds: tuple[Rebuild, ...] = ()
 
 
 class Pass(Protocol):
@@ -126,33 +147,52 @@ def gaps(problem: Problem) -> tuple[tuple[Piece, int, int], ...]:
     return tuple(found)
 
 
-def lifetimes(problem: Problem, offloads: Sequence[Offload]) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """For every piece the stays [start, end) it has on the device, in order."""
-    away: dict[int, list[Offload]] = {}
-    for offload in offloads:
-        away.setdefault(offload.piece, []).append(offload)
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes [first, first + bytes) of a piece are on the device during [start, end).
+
+    `arrives`: the offload that brings them back, `departs`: the one that ends the span (indices into the offloads).
+    """
+
+    first: int
+    bytes: int
+    start: int
+    end: int
+    arrives: int | None = None
+    departs: int | None = None
+
+
+def stays(problem: Problem, offloads: Sequence[Offload]) -> tuple[tuple[tuple[Span, ...], ...], ...]:
+    """For every piece its stays on the device, one before and one after it was away; a stay is spans side by side."""
+    away: dict[int, list[int]] = {}
+    for number, offload in enumerate(offloads):
+        away.setdefault(offload.piece, []).append(number)
     count = len(problem.tasks.tasks)
-    stays = []
+    found: list[tuple[tuple[Span, ...], ...]] = []
     for piece in problem.tasks.pieces:
         start = max(piece.born, 0)
-        own = []
-        for offload in sorted(away.get(piece.index, ()), key=lambda o: o.leaves):
-            own.append((start, offload.freed_by))
-            start = offload.returns
-        last = piece.uses[-1] + 1 if piece.uses else start
-        own.append((start, count if piece.kept else last))
-        stays.append(tuple(own))
-    return tuple(stays)
+        end = count if piece.kept else (piece.uses[-1] + 1 if piece.uses else start)
+        numbers = sorted(away.get(piece.index, ()), key=lambda n: offloads[n].first)
+        if not numbers:
+            found.append(((Span(0, piece.bytes, start, end),),))
+            continue
+        parts = [(n, offloads[n]) for n in numbers]
+        before = tuple(Span(o.first, o.bytes, start, o.freed_by, None, n) for n, o in parts)
+        behind = tuple(Span(o.first, o.bytes, o.returns, end, n, None) for n, o in parts)
+        found.append((before, behind))
+    return tuple(found)
 
 
 def resident_bytes(problem: Problem, offloads: Sequence[Offload]) -> Longs:
     """Bytes of pieces on the device during each task, workspaces left out."""
+    alignment = problem.profile.alignment
     change = np.zeros(len(problem.tasks.tasks) + 1, dtype=np.int64)
-    for piece, stays in zip(problem.tasks.pieces, lifetimes(problem, offloads), strict=True):
-        size = problem.bytes(piece)
-        for start, end in stays:
-            change[start] += size
-            change[end] -= size
+    for own in stays(problem, offloads):
+        for spans in own:
+            for span in spans:
+                size = align_up(span.bytes, alignment)
+                change[span.start] += size
+                change[span.end] -= size
     return np.cumsum(change)[:-1]
 
 

@@ -49,7 +49,7 @@ class OffloadWith:
 def leave_at_once(piece: Piece, leaves: int, needed_by: int) -> Offload:
     """The shortest stay there is: gone by the task after the last use, back at the task that needs it."""
     after = max((task for task in piece.written if task <= leaves), default=-1)
-    return Offload(piece.index, max(after, leaves - 1), leaves, leaves + 1, needed_by, needed_by)
+    return Offload(piece.index, 0, piece.bytes, max(after, leaves - 1), leaves, leaves + 1, needed_by, needed_by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class OffloadOldest:
                 if leaves < task < needed_by:
                     candidates.remove(gap)
                     after = max((t for t in piece.written if t <= leaves), default=-1)
-                    chosen.append(Offload(piece.index, after, leaves, task, needed_by, needed_by))
+                    chosen.append(Offload(piece.index, 0, piece.bytes, after, leaves, task, needed_by, needed_by))
                     live[task:needed_by] -= problem.bytes(piece)
                     if live[task] <= problem.budget_bytes:
                         break

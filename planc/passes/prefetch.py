@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from planc.passes.base import OFFLOADED, RETURNED, Decisions, Offload, Problem, memory_bytes
+from planc.units import align_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +55,15 @@ class AsEarlyAsFits:
 
     def run(self, problem: Problem, decisions: Decisions) -> Decisions:
         live = memory_bytes(problem, decisions)
-        pieces = problem.tasks.pieces
         count = len(live)
         window = count if self.window_percent is None else max(1, count * self.window_percent // 200)
         moved: list[Offload] = []
         earliest = 0
-        for offload in sorted(decisions.offloads, key=lambda o: (o.needed_by, o.piece)):
-            size = problem.bytes(pieces[offload.piece])
-            begin = offload.returns
-            floor = max(offload.freed_by, offload.needed_by - window, earliest)
-            while begin > floor and live[begin - 1] + size <= problem.budget_bytes:
-                begin -= 1
+        for offload in sorted(decisions.offloads, key=lambda o: (o.needed_by, o.piece, o.first)):
+            size = align_up(offload.bytes, problem.profile.alignment)
+            floor = min(max(offload.freed_by, offload.needed_by - window, earliest), offload.returns)
+            full = np.flatnonzero(live[floor : offload.returns] + size > problem.budget_bytes)
+            begin = floor + int(full[-1]) + 1 if len(full) else floor
             live[begin : offload.returns] += size
             earliest = max(earliest, begin)  # one direction of the link is first-in first-out
             moved.append(replace(offload, returns=begin))

@@ -6,18 +6,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from planc.passes.base import Problem
+from planc.tasks import TaskList
+from planc.units import align_up
 
 WINDOW_PERCENT = 15
 """moDNN looks at the data of this share of consecutive tasks."""
 
 
-def window_bytes(problem: Problem) -> int:
+def window_bytes(task_list: TaskList, alignment: int) -> int:
     """The most bytes that any WINDOW_PERCENT of consecutive tasks touch, persistent tensors included."""
-    tasks, pieces = problem.tasks.tasks, problem.tasks.pieces
-    persistent = sum(problem.bytes(p) for p in pieces if p.persistent)
-    width = max(1, len(tasks) * WINDOW_PERCENT // 100)
-    change = np.zeros(len(tasks) + 1, dtype=np.int64)
+    count, pieces = len(task_list.tasks), task_list.pieces
+    persistent = sum(align_up(p.bytes, alignment) for p in pieces if p.persistent)
+    width = max(1, count * WINDOW_PERCENT // 100)
+    change = np.zeros(count + 1, dtype=np.int64)
     for piece in pieces:
         if piece.persistent:
             continue
@@ -26,24 +27,24 @@ def window_bytes(problem: Problem) -> int:
         for use in piece.uses:
             first = max(use - width + 1, covered + 1, 0)
             if first <= use:
-                change[first] += problem.bytes(piece)
-                change[use + 1] -= problem.bytes(piece)
+                change[first] += align_up(piece.bytes, alignment)
+                change[use + 1] -= align_up(piece.bytes, alignment)
             covered = max(covered, use)
     return persistent + int(np.cumsum(change).max())
 
 
-def largest_sub_batch(batch: int, budget_bytes: int, most: int, problem_of: Callable[[int], Problem]) -> int:
+def largest_sub_batch(batch: int, budget_bytes: int, most: int, window_of: Callable[[int], int]) -> int:
     """The number of sub-batches that belongs to the largest sub-batch size whose windows fit the budget.
 
-    `problem_of(count)` gives the problem with that many sub-batches, of which there may be `most`. Binary search over
-    the size; when not even the smallest fits, it is taken all the same and the passes after it decide.
+    `window_of(count)` gives the bytes with that many sub-batches, of which there may be `most`. Binary search over the
+    size; when not even the smallest fits, it is taken all the same and the passes after it decide.
     """
     low, high = -(-batch // min(most, batch)), batch
-    if window_bytes(problem_of(1)) <= budget_bytes:
+    if window_of(1) <= budget_bytes:
         return 1
     while low < high:
         size = (low + high + 1) // 2
-        if window_bytes(problem_of(-(-batch // size))) <= budget_bytes:
+        if window_of(-(-batch // size)) <= budget_bytes:
             low = size
         else:
             high = size - 1
