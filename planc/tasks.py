@@ -31,7 +31,10 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Launch `launch` on samples [start, stop). `accumulate`: adds to sums that earlier tasks have begun."""
+    """Launch `launch` on samples [start, stop).
+
+    `accumulate`: adds to sums that earlier tasks have begun. `again`: computes once more what a task before it computed.
+    """
 
     index: int
     launch: int
@@ -40,6 +43,7 @@ class Task:
     accumulate: bool
     reads: tuple[Use, ...]
     writes: tuple[Use, ...]
+    again: bool = False
 
     @property
     def samples(self) -> int:

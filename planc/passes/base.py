@@ -134,13 +134,13 @@ def gaps(problem: Problem) -> tuple[tuple[Piece, int, int], ...]:
     A gap lies between two neighbouring uses of a piece, the first forward, the second not, with another task between.
     """
     graph, tasks = problem.tasks.graph, problem.tasks.tasks
+    forward = [graph.launches[task.launch].phase == "forward" and not task.again for task in tasks]
     found = []
     for piece in problem.tasks.pieces:
         if piece.kept or not piece.bytes:
             continue
         for before, behind in pairwise(piece.uses):
-            forward = graph.launches[tasks[before].launch].phase == "forward"
-            if forward and graph.launches[tasks[behind].launch].phase != "forward":
+            if forward[before] and not forward[behind]:
                 if behind > before + 1:
                     found.append((piece, before, behind))
                 break

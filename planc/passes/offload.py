@@ -48,8 +48,13 @@ class OffloadWith:
 
 def leave_at_once(piece: Piece, leaves: int, needed_by: int) -> Offload:
     """The shortest stay there is: gone by the task after the last use, back at the task that needs it."""
-    after = max((task for task in piece.written if task <= leaves), default=-1)
-    return Offload(piece.index, 0, piece.bytes, max(after, leaves - 1), leaves, leaves + 1, needed_by, needed_by)
+    after = max(last_write(piece, leaves), leaves - 1)
+    return Offload(piece.index, 0, piece.bytes, after, leaves, leaves + 1, needed_by, needed_by)
+
+
+def last_write(piece: Piece, leaves: int) -> int:
+    """The last task up to `leaves` that writes a piece, -1 if it was there before: a copy out may begin after it."""
+    return max((task for task in piece.written if task <= leaves), default=-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ class OffloadOldest:
                 piece, leaves, needed_by = gap
                 if leaves < task < needed_by:
                     candidates.remove(gap)
-                    after = max((t for t in piece.written if t <= leaves), default=-1)
+                    after = last_write(piece, leaves)
                     chosen.append(Offload(piece.index, 0, piece.bytes, after, leaves, task, needed_by, needed_by))
                     live[task:needed_by] -= problem.bytes(piece)
                     if live[task] <= problem.budget_bytes:

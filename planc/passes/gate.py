@@ -1,0 +1,91 @@
+"""When the copies of chosen activations begin and end, decided by memory alone (planning.md section 6).
+
+An activation leaves and returns in parts; the memory of a part is free once its copy out has ended, and is taken again
+only when its copy in begins. Copies out go first-in first-out by last forward use, and a task waits for the shortest
+run of them that makes it fit. Copies in go first-in first-out by need, each as early as it fits at every task until
+then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from planc.passes.base import CONFIGURED, OFFLOADED, RETURNED, Decisions, Offload, Problem, gaps, memory_bytes
+from planc.passes.offload import last_write
+from planc.units import align_up
+
+PART_BYTES = 16 * 2**20
+"""A copy is cut into parts of this size: small enough that memory frees as the link works, large enough for its speed.
+
+A multiple of every page size, so that parts end at page borders.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Let `pieces` leave. A piece that no task has to wait for stays."""
+
+    pieces: frozenset[int]
+    name: str = "gate.Gate"
+    requires: frozenset[str] = frozenset({CONFIGURED})
+    ensures: frozenset[str] = frozenset({OFFLOADED, RETURNED})
+
+    def run(self, problem: Problem, decisions: Decisions) -> Decisions:
+        parts = _parts(problem, self.pieces)
+        live = memory_bytes(problem, replace(decisions, offloads=tuple(parts)))
+        freed = _frees(problem, parts, [int(size) for size in live])
+        return replace(decisions, offloads=tuple(_leaving(parts, freed)))
+
+
+def _frees(problem: Problem, parts: list[Offload], live: list[int]) -> dict[int, int]:
+    """For the parts that some task must wait for: the first such task. `live`: bytes with every part away."""
+    sizes = [align_up(part.bytes, problem.profile.alignment) for part in parts]
+    leaving: dict[int, list[int]] = {}
+    needed: dict[int, list[int]] = {}
+    for number, part in enumerate(parts):
+        leaving.setdefault(part.leaves + 1, []).append(number)
+        needed.setdefault(part.needed_by, []).append(number)
+    freed: dict[int, int] = {}
+    waiting: deque[int] = deque()
+    back = set[int]()
+    held = 0
+    for task, size in enumerate(live):
+        for number in leaving.get(task, ()):
+            waiting.append(number)
+            held += sizes[number]
+        for number in needed.get(task, ()):
+            back.add(number)
+            held -= 0 if number in freed else sizes[number]
+        while held and size + held > problem.budget_bytes:
+            number = waiting.popleft()
+            if number not in back:
+                freed[number] = task
+                held -= sizes[number]
+    return freed
+
+
+def _parts(problem: Problem, pieces: frozenset[int]) -> list[Offload]:
+    """The chosen pieces in parts, each with the shortest stays there are, in the order in which they leave."""
+    found = []
+    for piece, leaves, needed_by in gaps(problem):
+        if piece.index not in pieces:
+            continue
+        after = last_write(piece, leaves)
+        for first in range(0, piece.bytes, PART_BYTES):
+            size = min(PART_BYTES, piece.bytes - first)
+            found.append(Offload(piece.index, first, size, after, leaves, leaves + 1, needed_by, needed_by))
+    return sorted(found, key=lambda part: (part.leaves, part.piece, part.first))
+
+
+def _leaving(parts: list[Offload], freed: dict[int, int]) -> Iterator[Offload]:
+    """Parts with their waits. A piece of which no part is waited for stays; of one that leaves, all parts do."""
+    last: dict[int, int] = {}
+    for number, task in freed.items():
+        last[parts[number].piece] = max(task, last.get(parts[number].piece, 0))
+    for number, part in enumerate(parts):
+        if part.piece in last:
+            # A part that nobody waits for follows the others: half way to its need its copy has long ended.
+            middle = (last[part.piece] + part.needed_by + 1) // 2
+            yield replace(part, freed_by=freed.get(number, middle))
