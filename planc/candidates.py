@@ -10,23 +10,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from planc import __version__
 from planc.bounds import lower_bound
-from planc.decisions_report import decision_rows
 from planc.errors import InfeasibleError, InternalError, UsageError
+from planc.finishing import finish
 from planc.graph import Graph
+from planc.micro_batch import Configuration
 from planc.model_hash import model_sha256
 from planc.onnx_loader import load_model
-from planc.passes.base import Decisions, apply_passes
+from planc.passes.base import apply_passes
 from planc.passes.sub_batch import largest_sub_batch, window_bytes
 from planc.pipeline import UNLIMITED, Draft, Workload, draft, draft_of
-from planc.plan import Plan, Predicted, Provenance, Spaces
-from planc.policies import KEEP_ALL, KEEP_ALL_SMALL, MINIMUM_MEMORY, POLICIES, Candidate, SubBatches, Take
-from planc.profile import Profile, load_profile, profile_sha256
-from planc.simulate import Timeline, simulate
+from planc.plan import Plan, StepKind
+from planc.policies import MINIMUM_MEMORY, POLICIES, Candidate, SubBatches, Take
+from planc.profile import Profile, load_profile
 from planc.training_graph import TrainingOptions
 from planc.units import format_bytes, parse_bytes
 from planc.verify import verify
+from planc.yardsticks import Yardsticks, measure_yardsticks, smallest_draft
 
 DEFAULT_PROFILE = "v100-16gb"
 MAX_STEPS = 40_000
@@ -35,25 +35,20 @@ MAX_STEPS = 40_000
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a compilation depends on besides model and profile. `budget`: text as on the command line, None = the
-    device's."""
+    """What a compilation depends on besides model and profile; sizes are text as on the command line.
+
+    budget: None = what the device has. workspace: what u-cuDNN's policies may use.
+    sub_batches: None = as the policy finds best. max_steps: no sub-batch count that makes more tasks is tried.
+    """
 
     budget: str | None = None
     policy: str = "auto"
     training: TrainingOptions = field(default_factory=TrainingOptions)
     precision: str = "fp32"
+    batch_norm: str = "exact"
     sub_batches: int | None = None
     max_steps: int = MAX_STEPS
-
-
-@dataclass(frozen=True, slots=True)
-class Yardsticks:
-    """What percentages refer to (plan-format.md): everything resident, with fastest and with zero-workspace
-    algorithms."""
-
-    ideal_ns: int
-    keep_all_bytes: int
-    keep_all_zero_workspace_bytes: int
+    workspace: str | None = None
 
 
 def compile(  # noqa: A001 - the name users expect: planc.compile
@@ -69,6 +64,8 @@ def compile(  # noqa: A001 - the name users expect: planc.compile
     precision: str = "fp32",
     dropout: bool = True,
     batch_norm: str = "exact",
+    workspace: str | int | None = None,
+    sub_batches: int | None = None,
     like: Plan | None = None,
 ) -> Plan:
     """Compile `model` into a plan whose arena is at most `budget`.
@@ -81,6 +78,8 @@ def compile(  # noqa: A001 - the name users expect: planc.compile
         profile: name of a shipped profile, a file, or a Profile.
         policy: a key of policies.POLICIES.
         settings: of the optimizer, as decimal text (`{"lr": "0.1"}`).
+        workspace: bytes or text; what the policies ucudnn-wr (a call) and ucudnn-wd (in all) may use.
+        sub_batches: into how many the batch is cut; None = as the policy finds best.
         like: reuse that plan's ranges, order and algorithms, so that results can be compared bit by bit.
 
     Returns:
@@ -97,8 +96,15 @@ def compile(  # noqa: A001 - the name users expect: planc.compile
         graph = load_model(model, batch=batch, precision=precision, frozen_batch_norm=batch_norm == "frozen")
     device = profile if isinstance(profile, Profile) else load_profile(profile)
     training = TrainingOptions(loss, optimizer, settings, dropout)
-    text = budget if budget is None or isinstance(budget, str) else str(budget)
-    options = Options(text, policy, training, precision)
+    options = Options(
+        budget=None if budget is None else str(budget),
+        policy=policy,
+        training=training,
+        precision=precision,
+        batch_norm=batch_norm,
+        sub_batches=sub_batches,
+        workspace=None if workspace is None else str(workspace),
+    )
     return compile_workload(Workload.of(graph, training, device), options, like=like)
 
 
@@ -110,24 +116,14 @@ def compile_workload(workload: Workload, options: Options, *, like: Plan | None 
     budget = budget_bytes(options.budget, workload.profile, yardsticks.keep_all_bytes)
     if like is not None:
         chosen = _draft_like(workload, options, budget, like)
-        plan = _finish(workload, options, budget, yardsticks, chosen)
     else:
-        plan = _choose(workload, options, budget, yardsticks)
+        chosen = _choose(workload, options, budget, yardsticks)
+    plan = finish(workload, chosen, budget, _options_text(options, chosen, budget), yardsticks)
     violations = verify(plan)
     if violations:
         listing = "; ".join(f"{v.code}: {v.message}" for v in violations[:3])
         raise InternalError(f"the plan just made does not verify: {listing}")
     return plan
-
-
-def measure_yardsticks(workload: Workload) -> Yardsticks:
-    """Ideal time and the arenas of the two keep-all plans."""
-    fast, small = (
-        draft_of(workload, candidate, problem, apply_passes(problem, candidate.passes), enough_bytes=0)
-        for problem in (workload.problem(1, UNLIMITED),)
-        for candidate in (KEEP_ALL, KEEP_ALL_SMALL)
-    )
-    return Yardsticks(fast.train.schedule.makespan_ns(), fast.assembled.arena_bytes, small.assembled.arena_bytes)
 
 
 def budget_bytes(text: str | None, profile: Profile, keep_all_bytes: int) -> int:
@@ -140,8 +136,9 @@ def budget_bytes(text: str | None, profile: Profile, keep_all_bytes: int) -> int
     return value
 
 
-def _choose(workload: Workload, options: Options, budget: int, yardsticks: Yardsticks) -> Plan:
+def _choose(workload: Workload, options: Options, budget: int, yardsticks: Yardsticks) -> Draft:
     policy = POLICIES[options.policy]
+    workspace = None if options.workspace is None else parse_bytes(options.workspace)
     best: Draft | None = None
     best_ns = UNLIMITED
     for candidate in policy.candidates:
@@ -149,14 +146,14 @@ def _choose(workload: Workload, options: Options, budget: int, yardsticks: Yards
             break
         for count in sub_batch_counts(workload, candidate, budget, options):
             try:
-                best = draft(workload, candidate, count, budget, below_ns=best_ns)
+                best = draft(workload, candidate, count, budget, below_ns=best_ns, workspace_bytes=workspace)
             except InfeasibleError:
                 continue
             best_ns = best.train.schedule.makespan_ns()
             break  # of a candidate's counts the first that fits
     if best is None:
         raise _infeasible(workload, options, budget)
-    return _finish(workload, options, budget, yardsticks, best)
+    return best
 
 
 def sub_batch_counts(workload: Workload, candidate: Candidate, budget: int, options: Options) -> Iterator[int]:
@@ -182,27 +179,20 @@ def smallest_budget(workload: Workload, options: Options) -> int:
     """
     tightest = replace(MINIMUM_MEMORY, passes=MINIMUM_MEMORY.passes[:2])
     return min(
-        _tightest(workload, tightest, count).assembled.arena_bytes
+        smallest_draft(workload, tightest, count).assembled.arena_bytes
         for count in sub_batch_counts(workload, tightest, 0, options)
     )
-
-
-def _tightest(workload: Workload, candidate: Candidate, count: int) -> Draft:
-    problem = workload.problem(count, UNLIMITED)
-    return draft_of(workload, candidate, problem, apply_passes(problem, candidate.passes), enough_bytes=0)
 
 
 def _infeasible(workload: Workload, options: Options, budget: int) -> InfeasibleError:
     smallest = smallest_budget(workload, options)
     bound = lower_bound(workload.training)
-    policy = "" if options.policy == "auto" else f" with policy {options.policy}"
-    hint = f"Use --budget {smallest} or more"
+    policy, hint = "", f"Use --budget {smallest} or more"
     if options.policy != "auto":
-        hint += " and --policy auto"
+        policy, hint = f" with policy {options.policy}", f"{hint} and --policy auto"
     return InfeasibleError(
-        f"planc found no plan in {budget} bytes ({format_bytes(budget)}){policy}; the smallest it can make is {smallest} "
-        f"bytes ({format_bytes(smallest)}); proven lower bound {bound.bytes} bytes ({format_bytes(bound.bytes)}), set by "
-        f"node {bound.label!r} ({bound.op}).",
+        f"planc found no plan in {_size(budget)}{policy}; the smallest it can make is {_size(smallest)}; "
+        f"proven lower bound {_size(bound.bytes)}, set by node {bound.label!r} ({bound.op}).",
         f"{hint}, or a smaller --batch.",
         smallest_budget_bytes=smallest,
         bound_bytes=bound.bytes,
@@ -210,94 +200,48 @@ def _infeasible(workload: Workload, options: Options, budget: int) -> Infeasible
     )
 
 
+def _size(value: int) -> str:
+    return f"{value} bytes ({format_bytes(value)})"
+
+
 def _draft_like(workload: Workload, options: Options, budget: int, like: Plan) -> Draft:
-    """A keep-all or other draft with the ranges and algorithms of `like`."""
+    """The policy's first candidate with the ranges, the order and the algorithms of `like`."""
     if like.provenance.model_sha256 != model_sha256(workload.graph):
         raise UsageError(
             "--like: that plan was made for another model or batch.", "Compile it from the same model file."
         )
-    count = int(like.provenance.options["sub_batches"])
     candidate = POLICIES[options.policy].candidates[0]
-    problem = workload.problem(count, budget)
-    base = draft(workload, candidate, count, budget)
-    launches = [step for step in like.train.steps if step.kind == "launch"]
-    configurations = tuple(
-        None
-        if own is None
-        else next(c for c in problem.costs.configurations[task] if c.parts == launches[task].configuration)
-        for task, own in enumerate(base.train.decisions.configurations)
-    )
-    return draft_of(workload, candidate, problem, Decisions(configurations, base.train.decisions.offloads))
+    problem = workload.problem(int(like.provenance.options["sub_batches"]), budget)
+    decisions = apply_passes(problem, candidate.passes)
+    configurations = _configurations_of(like)
+    if [c is None for c in configurations] != [c is None for c in decisions.configurations]:
+        raise UsageError(
+            "--like: that plan does other work than this compilation asks for.",
+            "Give the same --loss, --optimizer, --dropout and --batch-norm.",
+        )
+    return draft_of(workload, candidate, problem, replace(decisions, configurations=configurations))
 
 
-def _finish(workload: Workload, options: Options, budget: int, yardsticks: Yardsticks, found: Draft) -> Plan:
-    """The plan of a draft, with what the simulator predicts of it."""
-    made = found.assembled
-    profile = workload.profile
-    offloaded = sum(made.buffers[b].bytes for b in _offloaded_buffers(found))
-    predicted = Predicted(
-        makespan_ns=0,
-        ideal_ns=yardsticks.ideal_ns,
-        bound_ns=None,
-        gap_ppm=None,
-        peak_bytes=0,
-        keep_all_bytes=yardsticks.keep_all_bytes,
-        keep_all_zero_workspace_bytes=yardsticks.keep_all_zero_workspace_bytes,
-        bytes_by_kind=MappingProxyType({}),
-        offloaded_bytes=offloaded,
-        recomputed_bytes=0,
-    )
-    plan = Plan(
-        provenance=Provenance(
-            planc=__version__,
-            solver="",
-            model_sha256=model_sha256(workload.graph),
-            profile=profile.name,
-            profile_sha256=profile_sha256(profile),
-            estimated=profile.estimated,
-            options=MappingProxyType(_options_text(options, found, budget)),
-        ),
-        semantics="exact",
-        semantics_reason="",
-        model=made.model,
-        spaces=Spaces(
-            budget_bytes=budget,
-            reserved_bytes=profile.reserved_bytes,
-            device_bytes=profile.memory_bytes,
-            arena_bytes=made.arena_bytes,
-            alignment=profile.alignment,
-            page_bytes=0,
-            host_bytes=made.host_bytes,
-        ),
-        tensors=made.tensors,
-        buffers=made.buffers,
-        programs=made.programs,
-        predicted=predicted,
-        decisions=decision_rows(found.train),
-    )
-    return _with_timeline(plan, simulate(plan))
-
-
-def _with_timeline(plan: Plan, timeline: Timeline) -> Plan:
-    by_kind = MappingProxyType({kind.value: size for kind, size in timeline.bytes_by_kind.items() if size})
-    predicted = replace(
-        plan.predicted,
-        makespan_ns=timeline.makespan_ns,
-        peak_bytes=timeline.peak_bytes,
-        bytes_by_kind=by_kind,
-    )
-    return replace(plan, predicted=predicted)
-
-
-def _offloaded_buffers(found: Draft) -> list[int]:
-    ids = found.assembled.buffer_of_piece["train"]
-    return [ids[offload.piece] for offload in found.train.decisions.offloads]
+def _configurations_of(plan: Plan) -> tuple[Configuration | None, ...]:
+    """The configuration of every launch of a plan's training program that is not a recomputation of one before it."""
+    found: list[Configuration | None] = []
+    seen = set[tuple[object, ...]]()
+    for step in plan.train.steps:
+        key = (step.op, step.samples, tuple(access.tensor for access in step.writes))
+        if step.kind is not StepKind.LAUNCH or (key in seen and not step.accumulate):
+            continue
+        seen.add(key)
+        workspace = 0 if step.workspace is None else plan.buffers[step.workspace].bytes
+        configured = Configuration(step.configuration, workspace, step.duration_ns) if step.configuration else None
+        found.append(configured)
+    return tuple(found)
 
 
 def _options_text(options: Options, found: Draft, budget: int) -> dict[str, str]:
     training = options.training
     return {
         "backend": found.train.problem.profile.backend,
+        "batch_norm": options.batch_norm,
         "budget_bytes": str(budget),
         "candidate": found.candidate.name,
         "dropout": "train" if training.dropout else "off",
@@ -306,4 +250,5 @@ def _options_text(options: Options, found: Draft, budget: int) -> dict[str, str]
         "policy": options.policy,
         "precision": options.precision,
         "sub_batches": str(found.sub_batches),
+        "workspace_bytes": "" if options.workspace is None else str(parse_bytes(options.workspace)),
     }

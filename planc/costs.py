@@ -52,30 +52,41 @@ class CostTable:
         return self.profile.copy_latency_ns + -(-size_bytes * _NS // self.profile.h2d_duplex_bytes_per_s)
 
 
-def make_costs(tasks: TaskList, profile: Profile) -> CostTable:
+def make_costs(tasks: TaskList, profile: Profile, micro_batches: str = "undivided") -> CostTable:
     """What every task of `tasks` costs on `profile`'s device.
+
+    `micro_batches`: which micro-batch sizes a convolution call may be cut into, a key of micro_batch.MICRO_BATCH_SIZES.
 
     Raises:
         ProfileError: the device has no speed for a type of the model, or no algorithm for a convolution of it.
     """
     known: dict[tuple[int, int], tuple[int, tuple[Configuration, ...]]] = {}
+    calls: dict[ConvCall, tuple[Configuration, ...]] = {}
     durations, configurations = [], []
     for task in tasks.tasks:
         key = (task.launch, task.samples)
         if key not in known:
-            known[key] = _cost(tasks, task, profile)
+            known[key] = _cost(tasks, task, profile, calls, micro_batches)
         durations.append(known[key][0])
         configurations.append(known[key][1])
     return CostTable(tuple(durations), tuple(configurations), profile)
 
 
-def _cost(tasks: TaskList, task: Task, profile: Profile) -> tuple[int, tuple[Configuration, ...]]:
+def _cost(
+    tasks: TaskList,
+    task: Task,
+    profile: Profile,
+    calls: dict[ConvCall, tuple[Configuration, ...]],
+    micro_batches: str,
+) -> tuple[int, tuple[Configuration, ...]]:
     launch = tasks.launch(task)
     reads = tuple(_seen(tasks, tensor, task.samples) for tensor in launch.inputs)
     writes = tuple(_seen(tasks, tensor, task.samples) for tensor in launch.outputs)
     if launch.op in CALLS:
-        options = convolution_options(conv_call(launch.op, launch.attrs, reads, writes), profile, launch.label)
-        return options[0].duration_ns, options
+        call = conv_call(launch.op, launch.attrs, reads, writes)
+        if call not in calls:
+            calls[call] = convolution_options(call, profile, launch.label, micro_batches)
+        return calls[call][0].duration_ns, calls[call]
     return _roofline_ns(launch, reads, writes, profile), ()
 
 

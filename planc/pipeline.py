@@ -33,20 +33,28 @@ class Workload:
     evaluation: TrainingGraph
     profile: Profile
     _tasks: dict[tuple[bool, int], TaskList] = field(default_factory=dict)
-    _costs: dict[tuple[bool, int], CostTable] = field(default_factory=dict)
-    """Tasks and costs by (training, sub-batches): the same for every candidate."""
+    _costs: dict[tuple[bool, int, str], CostTable] = field(default_factory=dict)
+    """Tasks and costs by (training, sub-batches, micro-batches): the same for every candidate."""
 
     @classmethod
     def of(cls, graph: Graph, options: TrainingOptions, profile: Profile) -> Workload:
         return cls(graph, make_training_graph(graph, options), make_evaluation_graph(graph, options), profile)
 
-    def problem(self, sub_batches: int, budget_bytes: int, *, training: bool = True) -> Problem:
+    def problem(
+        self,
+        sub_batches: int,
+        budget_bytes: int,
+        *,
+        training: bool = True,
+        micro_batches: str = "undivided",
+        workspace_bytes: int | None = None,
+    ) -> Problem:
         """Tasks and costs of the training (or the evaluation) program with the batch in `sub_batches` ranges."""
         tasks = self.tasks(sub_batches, training=training)
-        key = (training, sub_batches)
+        key = (training, sub_batches, micro_batches)
         if key not in self._costs:
-            self._costs[key] = make_costs(tasks, self.profile)
-        return Problem(tasks, self._costs[key], self.profile, budget_bytes)
+            self._costs[key] = make_costs(tasks, self.profile, micro_batches)
+        return Problem(tasks, self._costs[key], self.profile, budget_bytes, workspace_bytes)
 
     def tasks(self, sub_batches: int, *, training: bool = True) -> TaskList:
         """Tasks of the training (or the evaluation) program with the batch in `sub_batches` ranges."""
@@ -68,14 +76,22 @@ class Draft:
 
 
 def draft(
-    workload: Workload, candidate: Candidate, sub_batches: int, budget_bytes: int, *, below_ns: int = UNLIMITED
+    workload: Workload,
+    candidate: Candidate,
+    sub_batches: int,
+    budget_bytes: int,
+    *,
+    below_ns: int = UNLIMITED,
+    workspace_bytes: int | None = None,
 ) -> Draft:
     """Take one candidate through the flow.
 
     Raises:
         InfeasibleError: its memory or its layout exceeds the budget, or its makespan is not below `below_ns`.
     """
-    problem = workload.problem(sub_batches, budget_bytes)
+    problem = workload.problem(
+        sub_batches, budget_bytes, micro_batches=candidate.micro_batches, workspace_bytes=workspace_bytes
+    )
     decisions = apply_passes(problem, candidate.passes)
     return draft_of(workload, candidate, problem, decisions, below_ns=below_ns)
 

@@ -10,8 +10,10 @@ from types import MappingProxyType
 
 from planc.passes.base import Pass
 from planc.passes.conv_algorithm import ChooseEach, FitWorkspaces, fastest, smallest
+from planc.passes.gate import Gate
 from planc.passes.offload import OffloadOldest, OffloadWith, any_piece, convolution_input
 from planc.passes.prefetch import AsEarlyAsFits, OneLayerAhead
+from planc.passes.workspace import WorkspaceDivision, WorkspaceReuse
 
 
 class SubBatches(StrEnum):
@@ -34,6 +36,8 @@ class Candidate:
     name: str
     passes: tuple[Pass, ...]
     sub_batches: SubBatches = SubBatches.WHOLE
+    micro_batches: str = "undivided"
+    """Which micro-batch sizes its convolution calls may be cut into."""
     last_resort: bool = False
     """Tried only if no candidate before it fits."""
 
@@ -60,10 +64,18 @@ _CONV_GREEDY = Candidate("offload conv + greedy", (_FASTEST, *_CONV, _GREEDY))
 _CONV_SMALLEST = Candidate("offload conv + memory-optimal", (_SMALLEST, *_CONV))
 
 MINIMUM_MEMORY = Candidate(
-    "minimum memory", (_SMALLEST, OffloadWith(any_piece), AsEarlyAsFits(), _FASTEST, _GREEDY), SubBatches.EVERY, True
+    "minimum memory",
+    (_SMALLEST, OffloadWith(any_piece), AsEarlyAsFits(), _FASTEST, _GREEDY),
+    SubBatches.EVERY,
+    last_resort=True,
 )
 """The last resort: everything leaves at once; what memory is left goes to earlier copies in, then to faster
 algorithms."""
+
+_OLDEST_IN_PARTS = Candidate(
+    "oldest in parts", (_SMALLEST, Gate(), AsEarlyAsFits(), _FASTEST, _GREEDY), micro_batches="powers"
+)
+"""As modnn without sub-batches, but copies go in parts, each gated by memory alone."""
 
 MODNN = Candidate(
     "modnn",
@@ -94,9 +106,19 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "modnn": Policy(
             Take.FIRST, (MODNN,), "sub-batches, then offload the oldest where memory is short, then slower algorithms"
         ),
+        "ucudnn-wr": Policy(
+            Take.FIRST,
+            (Candidate("ucudnn-wr", (WorkspaceReuse(),), micro_batches="powers"),),
+            "micro-batches within --workspace a call, everything resident",
+        ),
+        "ucudnn-wd": Policy(
+            Take.FIRST,
+            (Candidate("ucudnn-wd", (WorkspaceDivision(),), micro_batches="powers"),),
+            "micro-batches within --workspace in all, everything resident",
+        ),
         "auto": Policy(
             Take.FASTEST,
-            (KEEP_ALL, _KEEP_ALL_GREEDY, *_VDNN_DYN[1:], MODNN, MINIMUM_MEMORY),
+            (KEEP_ALL, _KEEP_ALL_GREEDY, _OLDEST_IN_PARTS, *_VDNN_DYN[1:], MODNN, MINIMUM_MEMORY),
             "the fastest in simulation of all others",
         ),
     }

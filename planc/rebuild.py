@@ -25,7 +25,9 @@ class Rewritten:
 
 
 def with_rebuilds(problem: Problem, decisions: Decisions) -> Rewritten:
-    """Put the recipes of `decisions.rebuilds` into the task list; recomputed convolutions take the smallest workspace.
+    """Put the recipes of `decisions.rebuilds` into the task list.
+
+    A recomputed convolution takes the configuration it had the first time, so that it gives the same bits.
 
     `decisions.offloads` must be empty: when copies go is decided on the rewritten list.
     """
@@ -44,12 +46,7 @@ def with_rebuilds(problem: Problem, decisions: Decisions) -> Rewritten:
         tuple(problem.costs.configurations[t] for t in source),
         problem.costs.profile,
     )
-    configurations = tuple(
-        problem.costs.configurations[origin][-1]
-        if task.again and problem.costs.configurations[origin]
-        else decisions.configurations[origin]
-        for task, origin in zip(tasks, source, strict=True)
-    )
+    configurations = tuple(decisions.configurations[origin] for origin in source)
     pieces = _pieces(problem.tasks.graph, problem.tasks.pieces, writer.origin, tasks)
     made = replace(problem, tasks=replace(problem.tasks, tasks=tasks, pieces=pieces), costs=costs)
     return Rewritten(made, Decisions(configurations), tuple(writer.task_of))
@@ -84,7 +81,7 @@ class _Writer:
 
     def _add(self, task: Task, made: dict[int, int], *, again: bool) -> None:
         def moved(uses: Sequence[Use]) -> tuple[Use, ...]:
-            return tuple(replace(use, piece=made.get(use.piece, self.current[use.piece])) for use in uses)
+            return tuple(use._replace(piece=made.get(use.piece, self.current[use.piece])) for use in uses)
 
         index = len(self.tasks)
         self.source.append(task.index)

@@ -6,9 +6,11 @@ place. All its bytes are wanted at the same times, so a piece is what planners k
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from planc.ops import LAUNCHES
 from planc.ops.spec import PERSISTENT, BatchRule, TensorKind
@@ -19,9 +21,11 @@ _GIVEN = PERSISTENT | {TensorKind.INPUT, TensorKind.LABEL}
 """Kinds that are there before the first task."""
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
-    """One argument of a task: tensor (as seen, perhaps a view), piece, and bytes [start, stop) of the piece."""
+class Use(NamedTuple):
+    """One argument of a task: tensor (as seen, perhaps a view), piece, and bytes [start, stop) of the piece.
+
+    A tuple because a large task list has hundreds of thousands.
+    """
 
     tensor: int
     piece: int
@@ -148,38 +152,48 @@ def _cut_points(ranges: Iterable[tuple[int, int]], batch: int) -> tuple[int, ...
 
 def _rough_tasks(graph: TrainingGraph, order: Sequence[Slot], parts: Sequence[_Part]) -> tuple[Task, ...]:
     """Tasks whose uses still name parts; notes in every part who uses it."""
-    of_root: dict[int, list[int]] = {}
-    for number, part in enumerate(parts):
-        of_root.setdefault(part.root, []).append(number)
-
-    def use(tensor: int, start: int, stop: int) -> Use:
-        root = graph.root(tensor)
-        numbers = of_root[root]
-        number = numbers[0]
-        if len(numbers) > 1:
-            number = next(n for n in numbers if parts[n].start <= start < parts[n].stop)
-        if not graph.spec(tensor).rows:
-            return Use(tensor, number, 0, parts[number].bytes)
-        sample = graph.spec(root).sample_bytes
-        offset = parts[number].start
-        return Use(tensor, number, (start - offset) * sample, (stop - offset) * sample)
-
+    finder = _PartFinder(graph, parts)
     begun = set[int]()
     tasks = []
     for index, (number, start, stop) in enumerate(order):
         launch = graph.launches[number]
-        reads = tuple(use(t, start, stop) for t in launch.inputs)
-        writes = tuple(use(t, start, stop) for t in launch.outputs)
-        sums = {graph.root(t) for t in launch.outputs if not graph.spec(t).rows}
-        accumulate = launch.rule is BatchRule.SUM and not begun.isdisjoint(sums)
-        begun |= sums
+        reads = tuple([finder.use(t, start, stop) for t in launch.inputs])
+        writes = tuple([finder.use(t, start, stop) for t in launch.outputs])
+        accumulate = False
+        if launch.rule is BatchRule.SUM:
+            sums = {graph.tensors[t].root for t in launch.outputs if not graph.tensors[t].spec.rows}
+            accumulate = not begun.isdisjoint(sums)
+            begun |= sums
         tasks.append(Task(index, number, start, stop, accumulate, reads, writes))
-        written = {u.piece for u in writes}
-        for touched in written.union(u.piece for u in reads):
+        written = {use.piece for use in writes}
+        for touched in written.union([use.piece for use in reads]):
             parts[touched].uses.append(index)
         for touched in written:
             parts[touched].written.append(index)
     return tuple(tasks)
+
+
+class _PartFinder:
+    """Which part, and which bytes of it, a range of samples of a tensor is."""
+
+    def __init__(self, graph: TrainingGraph, parts: Sequence[_Part]) -> None:
+        self.parts = parts
+        self.of_root: dict[int, list[int]] = {}
+        for number, part in enumerate(parts):
+            self.of_root.setdefault(part.root, []).append(number)
+        self.starts = {root: [parts[n].start for n in numbers] for root, numbers in self.of_root.items()}
+        self.root = [tensor.root for tensor in graph.tensors]
+        self.rows = [tensor.spec.rows for tensor in graph.tensors]
+        self.sample_bytes = [tensor.spec.sample_bytes for tensor in graph.tensors]
+
+    def use(self, tensor: int, start: int, stop: int) -> Use:
+        root = self.root[tensor]
+        numbers = self.of_root[root]
+        if not self.rows[tensor]:
+            return Use(tensor, numbers[0], 0, self.parts[numbers[0]].bytes)
+        number = numbers[0] if len(numbers) == 1 else numbers[bisect_right(self.starts[root], start) - 1]
+        sample, offset = self.sample_bytes[root], self.parts[number].start
+        return Use(tensor, number, (start - offset) * sample, (stop - offset) * sample)
 
 
 def _share_memory(graph: TrainingGraph, tasks: Sequence[Task], parts: Sequence[_Part]) -> tuple[int, ...]:
@@ -220,6 +234,7 @@ def _settle(
     for number, owner in enumerate(home):
         members.setdefault(owner, []).append(number)
     number_of = {owner: index for index, owner in enumerate(members)}
+    settled_piece = [number_of[owner] for owner in home]
     pieces = []
     for index, group in enumerate(members.values()):
         inside = sorted((parts[n] for n in group), key=lambda part: part.uses[0] if part.uses else -1)
@@ -243,7 +258,9 @@ def _settle(
         )
 
     def settled(uses: tuple[Use, ...]) -> tuple[Use, ...]:
-        return tuple(replace(use, piece=number_of[home[use.piece]]) for use in uses)
+        return tuple(Use(tensor, settled_piece[part], start, stop) for tensor, part, start, stop in uses)
 
-    tasks = tuple(replace(task, reads=settled(task.reads), writes=settled(task.writes)) for task in rough)
+    tasks = tuple(
+        Task(t.index, t.launch, t.start, t.stop, t.accumulate, settled(t.reads), settled(t.writes)) for t in rough
+    )
     return tasks, tuple(pieces)

@@ -25,12 +25,16 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Tasks, what they cost, and the budget in bytes that their arena must keep to."""
+    """Tasks, what they cost, and the budget in bytes that their arena must keep to.
+
+    `workspace_bytes`: what u-cuDNN's policies may use (`--workspace`).
+    """
 
     tasks: TaskList
     costs: CostTable
     profile: Profile
     budget_bytes: int
+    workspace_bytes: int | None = None
 
     def bytes(self, piece: Piece) -> int:
         """What a piece takes in the arena."""

@@ -53,10 +53,17 @@ class FitWorkspaces:
     def run(self, problem: Problem, decisions: Decisions) -> Decisions:
         free = problem.budget_bytes - resident_bytes(problem, decisions.offloads)
         alignment = problem.profile.alignment
+        # A recomputation has its call's configuration, so the fuller moment of the two decides.
+        room: dict[tuple[int, int], int] = {}
+        for task in problem.tasks.tasks:
+            call = (task.launch, task.start)
+            room[call] = min(room.get(call, int(free[task.index])), int(free[task.index]))
         chosen = list(decisions.configurations)
-        for task, current in enumerate(chosen):
-            if current is not None and align_up(current.workspace_bytes, alignment) > free[task]:
-                options = problem.costs.configurations[task]
-                fits = (c for c in options if align_up(c.workspace_bytes, alignment) <= free[task])
-                chosen[task] = next(fits, options[-1])
+        for task in problem.tasks.tasks:
+            current = chosen[task.index]
+            most = room[task.launch, task.start]
+            if current is not None and align_up(current.workspace_bytes, alignment) > most:
+                options = problem.costs.configurations[task.index]
+                fits = (c for c in options if align_up(c.workspace_bytes, alignment) <= most)
+                chosen[task.index] = next(fits, options[-1])
         return replace(decisions, configurations=tuple(chosen))

@@ -25,9 +25,9 @@ A multiple of every page size, so that parts end at page borders.
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Let `pieces` leave. A piece that no task has to wait for stays."""
+    """Let `pieces` leave (None: whatever can). A piece that no task has to wait for stays."""
 
-    pieces: frozenset[int]
+    pieces: frozenset[int] | None = None
     name: str = "gate.Gate"
     requires: frozenset[str] = frozenset({CONFIGURED})
     ensures: frozenset[str] = frozenset({OFFLOADED, RETURNED})
@@ -66,11 +66,11 @@ def _frees(problem: Problem, parts: list[Offload], live: list[int]) -> dict[int,
     return freed
 
 
-def _parts(problem: Problem, pieces: frozenset[int]) -> list[Offload]:
+def _parts(problem: Problem, pieces: frozenset[int] | None) -> list[Offload]:
     """The chosen pieces in parts, each with the shortest stays there are, in the order in which they leave."""
     found = []
     for piece, leaves, needed_by in gaps(problem):
-        if piece.index not in pieces:
+        if pieces is not None and piece.index not in pieces:
             continue
         after = last_write(piece, leaves)
         for first in range(0, piece.bytes, PART_BYTES):
