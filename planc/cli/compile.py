@@ -1,0 +1,213 @@
+"""`planc compile`: a model and a budget in, a plan out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from planc import candidates
+from planc.candidates import DEFAULT_PROFILE
+from planc.cli.options import FILE, budget, complete_profile, decimal, dimension, json_option
+from planc.cli.output import note, print_json, print_result, warn
+from planc.onnx_loader import load_model
+from planc.ops.optimizer import OPTIMIZERS
+from planc.plan import Plan
+from planc.plan_json import read_plan, write_plan
+from planc.policies import POLICIES
+from planc.units import format_bytes, format_ns
+
+EXAMPLES = """\b
+Examples:
+  planc compile model.onnx --budget 4GB --batch 64 -o plan.json
+  planc compile model.onnx --budget 60% --profile rtx-3090-24gb --optimizer adam --lr 0.001 -o plan.json
+  planc compile model.onnx --budget 60% --profile cpu --batch 8 --json
+  planc compile model.onnx --policy keep-all --like plan.json -o reference.json
+
+\b
+Sizes: 4GB = 4000000000 bytes, 4GiB = 4294967296 bytes, a bare number is bytes, and 60% is that share of what keeping
+everything in memory needs. Without --budget it is the device's memory less what its context and libraries take.
+"""
+
+_SETTINGS = ("lr", "momentum", "weight_decay", "beta1", "beta2", "epsilon")
+
+
+def _setting(name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(f"--{name.replace('_', '-')}", name, type=decimal, metavar="NUMBER", help=text)
+
+
+@click.command("compile", epilog=EXAMPLES)
+@click.argument("model", type=FILE, metavar="MODEL.onnx")
+@click.option(
+    "--budget", type=budget, metavar="SIZE", help="Largest arena, such as 4GB or 60%.  [default: what the device has]"
+)
+@click.option("--batch", type=click.IntRange(min=1), help="Samples a training step.  [default: the model's own]")
+@click.option(
+    "--dim",
+    "dims",
+    type=dimension,
+    metavar="NAME=N",
+    multiple=True,
+    help="Size of another open dimension; may be repeated.",
+)
+@click.option(
+    "--profile", metavar="NAME|FILE", shell_complete=complete_profile, help=f"Device.  [default: {DEFAULT_PROFILE}]"
+)
+@click.option("--policy", type=click.Choice(list(POLICIES)), default="auto", show_default=True, help="How to plan.")
+@click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), default="momentum", show_default=True)
+@_setting("lr", "Learning rate; `planc run` may change it.  [default: 0.01]")
+@_setting("momentum", "Of the momentum optimizer.  [default: 0.9]")
+@click.option("--nesterov", is_flag=True, help="Nesterov's variant of momentum.")
+@_setting("weight_decay", "[default: 0; adamw: 0.01]")
+@_setting("beta1", "Of adam and adamw.  [default: 0.9]")
+@_setting("beta2", "Of adam and adamw.  [default: 0.999]")
+@_setting("epsilon", "Of adam and adamw.  [default: 1e-08]")
+@click.option("--loss", help="cross_entropy, mse or none; OUTPUT=cross_entropy names the output it hangs on.")
+@click.option("--precision", type=click.Choice(["fp32", "fp64"]), default="fp32", show_default=True)
+@click.option(
+    "--like", type=FILE, help="Reuse this plan's ranges, order and algorithms (results are then bit-identical)."
+)
+@click.option("--dropout", type=click.Choice(["train", "off"]), default="train", show_default=True)
+@click.option(
+    "--batch-norm",
+    type=click.Choice(["exact", "frozen"]),
+    default="exact",
+    show_default=True,
+    help="exact: trained, over the whole batch; frozen: running statistics as constants.",
+)
+@click.option("-o", "--output", type=FILE, help="Write the plan there.")
+@json_option
+def command(
+    model: Path,
+    budget: str | None,
+    batch: int | None,
+    dims: tuple[tuple[str, int], ...],
+    profile: str | None,
+    like: Path | None,
+    dropout: str,
+    batch_norm: str,
+    precision: str,
+    output: Path | None,
+    as_json: bool,
+    **training: Any,
+) -> Plan:
+    """Turn a model and a memory budget into a plan.
+
+    The plan says for one training step what runs when, what leaves for the host and returns, and where every byte lies.
+    It is verified before it is written. Exit code 3: no plan fits the budget; the message says what would.
+    """
+    graph = load_model(
+        model, batch=batch, dims=dict(dims), precision=precision, frozen_batch_norm=batch_norm == "frozen"
+    )
+    warn(graph.warnings)
+    settings = {name: training[name] for name in _SETTINGS if training[name] is not None}
+    if training["nesterov"]:
+        settings["nesterov"] = "1"
+    plan = candidates.compile(
+        graph,
+        budget=budget,
+        profile=profile or DEFAULT_PROFILE,
+        policy=training["policy"],
+        loss=training["loss"],
+        optimizer=training["optimizer"],
+        settings=settings,
+        precision=precision,
+        dropout=dropout == "train",
+        batch_norm=batch_norm,
+        like=None if like is None else read_plan(like),
+    )
+    _warn_of_device(plan)
+    if output is not None:
+        write_plan(output, plan)
+    if as_json:
+        print_json(document(plan))
+    else:
+        print_result(summary(plan, default_profile=profile is None))
+        note(f"the plan is in {output}" if output is not None else "the plan was not written; give -o plan.json")
+    return plan
+
+
+def _warn_of_device(plan: Plan) -> None:
+    spaces = plan.spaces
+    if spaces.budget_bytes + spaces.reserved_bytes > spaces.device_bytes:
+        warn(
+            [
+                f"budget {spaces.budget_bytes} bytes and {spaces.reserved_bytes} bytes reserved for context and "
+                f"libraries exceed the device's {spaces.device_bytes} bytes ({plan.provenance.profile})."
+            ]
+        )
+
+
+def document(plan: Plan) -> dict[str, object]:
+    """What --json prints; null where a figure is not known."""
+    predicted, spaces = plan.predicted, plan.spaces
+    return {
+        "budget_bytes": spaces.budget_bytes,
+        "arena_bytes": spaces.arena_bytes,
+        "peak_bytes": predicted.peak_bytes,
+        "keep_all_bytes": predicted.keep_all_bytes,
+        "makespan_ns": predicted.makespan_ns,
+        "ideal_ns": predicted.ideal_ns,
+        "bound_ns": predicted.bound_ns,
+        "gap_ppm": predicted.gap_ppm,
+        "sub_batches": int(plan.provenance.options["sub_batches"]),
+        "offloaded_bytes": predicted.offloaded_bytes,
+        "recomputed_bytes": predicted.recomputed_bytes,
+        "host_bytes": spaces.host_bytes,
+        "steps": len(plan.train.steps),
+        "policy": plan.provenance.options["policy"],
+        "semantics": plan.semantics,
+    }
+
+
+def summary(plan: Plan, *, default_profile: bool = False) -> Table:
+    """The short table a person wants."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in _rows(plan, default_profile):
+        table.add_row(Text(name, style="" if name.startswith(" ") else "bold"), Text(text))
+    return table
+
+
+def _rows(plan: Plan, default_profile: bool) -> list[tuple[str, str]]:
+    predicted, spaces, options = plan.predicted, plan.spaces, plan.provenance.options
+    estimated = ", estimated from its datasheet" if plan.provenance.estimated else ""
+    rows = [
+        ("profile", f"{plan.provenance.profile}{' (the default)' if default_profile else ''}{estimated}"),
+        ("budget", f"{_both(spaces.budget_bytes)}; outside it {format_bytes(spaces.reserved_bytes)} reserved"),
+        ("arena", f"{_both(spaces.arena_bytes)}{_share(spaces.arena_bytes, predicted.keep_all_bytes)}"),
+        ("peak", _both(predicted.peak_bytes)),
+    ]
+    by_kind = sorted(predicted.bytes_by_kind.items(), key=lambda item: (-item[1], item[0]))
+    rows += [(f"  {kind}", format_bytes(size)) for kind, size in by_kind]
+    rows += [
+        ("batch", f"{plan.model.batch} samples, sub-batches: {options['sub_batches']}"),
+        ("offloaded", f"{_both(predicted.offloaded_bytes)}; host memory {format_bytes(spaces.host_bytes)}"),
+        ("step time", f"{format_ns(predicted.makespan_ns)} predicted{_overhead(plan)}"),
+        ("policy", f"{options['policy']} (chose: {options['candidate']}), {len(plan.train.steps)} steps"),
+    ]
+    if plan.semantics != "exact":
+        rows.append(("semantics", f"{plan.semantics}: {plan.semantics_reason}"))
+    return rows
+
+
+def _both(size: int) -> str:
+    return f"{format_bytes(size)} ({size} bytes)" if size >= 1024 else f"{size} bytes"
+
+
+def _share(size: int, keep_all_bytes: int | None) -> str:
+    if not keep_all_bytes:
+        return ""
+    return f", {size / keep_all_bytes:.1%} of what keeping everything needs ({format_bytes(keep_all_bytes)})"
+
+
+def _overhead(plan: Plan) -> str:
+    ideal = plan.predicted.ideal_ns
+    if not ideal:
+        return ""
+    return f", {plan.predicted.makespan_ns / ideal - 1:+.1%} over the ideal {format_ns(ideal)} (everything resident)"

@@ -1,0 +1,1 @@
+"""Reports: what people want to see of a plan, from the plan and its timeline alone."""
