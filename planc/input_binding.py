@@ -53,6 +53,17 @@ def bind_inputs(file: ModelFile, *, batch: int | None, dims: Mapping[str, int], 
     return Binding(bound, baked if baked != bound else None, inputs)
 
 
+def open_sizes(file: ModelFile, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """`dims` for what the file leaves open behind axis 0, taken from whole shapes of inputs (those a plan holds)."""
+    return {
+        f"{entry.name}[{axis}]": shapes[entry.name][axis]
+        for entry in file.inputs
+        if entry.name in shapes
+        for axis, dim in enumerate((entry.dims or ())[: len(shapes[entry.name])])
+        if axis > 0 and not isinstance(dim, int)
+    }
+
+
 def _leader(file: ModelFile) -> FileInput:
     """The input that says what the batch is: the first with float elements, else the first with an axis."""
     for entry in file.inputs:

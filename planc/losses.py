@@ -108,7 +108,7 @@ def _cross_entropy(graph: Graph, output: str) -> LossChoice:
     axis = int(str(softmax.attrs["axis"])) % len(spec.shape)
     if softmax.attrs.get("flatten") and any(size != 1 for size in spec.shape[axis + 1 :]):
         raise UsageError(
-            f"loss cross_entropy: node {softmax.name!r} takes its softmax over several axes of {list(spec.shape)} at once.",
+            f"loss cross_entropy: node {softmax.name!r} takes one softmax over several axes of {list(spec.shape)}.",
             "Name an output before it, or end the model in its logits.",
         )
     return LossChoice(output, softmax.inputs[0], "cross_entropy", axis)

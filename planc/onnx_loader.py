@@ -17,7 +17,7 @@ import onnx.inliner
 from planc.errors import ModelError, UsageError
 from planc.graph import Array, Graph
 from planc.graph_reader import ReadOptions, read_graph
-from planc.input_binding import bind_inputs
+from planc.input_binding import bind_inputs, open_sizes
 from planc.model_file import Dim, FileInput, FileNode, ModelFile, node_labels
 
 FLOAT_DTYPES: Mapping[str, str] = MappingProxyType({"fp32": "float32", "fp64": "float64"})
@@ -37,6 +37,7 @@ def load_model(
     frozen_batch_norm: bool = False,
     tie: bool = False,
     strict: bool = False,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Graph:
     """The forward model in an ONNX file, at a fixed batch.
 
@@ -48,6 +49,7 @@ def load_model(
         frozen_batch_norm: batch norm uses the running statistics. By default it trains, whatever the file's
             `training_mode` says: most files are saved for inference.
         tie: Identity of a weight shares that weight instead of being a parameter of its own.
+        shapes: shapes of inputs by name, from a plan, for dimensions that are open and not in `dims`.
         strict: what looks like a mistake of the export is an error and not a warning.
 
     Raises:
@@ -65,7 +67,8 @@ def load_model(
     if strict and complaints:
         raise file.error(f"{'; '.join(complaints)}.", "Export the model in training mode, or leave out --strict.")
     options = ReadOptions(FLOAT_DTYPES[precision], frozen_batch_norm=frozen_batch_norm, tie=tie)
-    binding = bind_inputs(file, batch=batch, dims=dims or {}, float_dtype=options.float_dtype)
+    sizes = {**open_sizes(file, shapes or {}), **(dims or {})}
+    binding = bind_inputs(file, batch=batch, dims=sizes, float_dtype=options.float_dtype)
     return read_graph(file, binding, options, warnings=complaints)
 
 

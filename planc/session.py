@@ -242,4 +242,12 @@ def _load(plan: Plan, path: Path, frozen_batch_norm: bool) -> Graph:
 
     wide = any(plan.tensors[item.tensor].dtype == "float64" for item in plan.model.persistent)
     precision = "fp64" if wide else "fp32"
-    return load_model(path, batch=plan.model.batch, precision=precision, frozen_batch_norm=frozen_batch_norm)
+    ports = ((port.name, port.train_tensor, port.evaluate_tensor) for port in plan.model.inputs)
+    tensors = ((name, one if one is not None else two) for name, one, two in ports)
+    return load_model(
+        path,
+        batch=plan.model.batch,
+        precision=precision,
+        frozen_batch_norm=frozen_batch_norm,
+        shapes={name: plan.tensors[tensor].shape for name, tensor in tensors if tensor is not None},
+    )

@@ -37,7 +37,8 @@ class Use(NamedTuple):
 class Task:
     """Launch `launch` on samples [start, stop).
 
-    `accumulate`: adds to sums that earlier tasks have begun. `again`: computes once more what a task before it computed.
+    `accumulate`: adds to sums that earlier tasks have begun. `again`: computes once more what a task before it
+    computed.
     """
 
     index: int

@@ -1,6 +1,6 @@
 """Runs a training graph launch by launch on plain arrays: no plan, no arena. The harness for operators.
 
-Every launch with a batch axis runs on each of the given ranges, so that a launch that is wrong about its batch rule shows.
+Every launch with a batch axis runs on each of the given ranges, so that a wrong batch rule shows.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from planc.runtime.launch import Array, Hyper, Launch
 from planc.training import backpropagate
 from planc.training_graph import BACKWARD, TrainingGraph
 
+_HYPER = Hyper(0, 1, 0.01)
 Ranges = Sequence[tuple[int, int]]
 
 
@@ -32,7 +33,7 @@ class Result:
 
 
 def execute(
-    graph: TrainingGraph, values: dict[int, Array], ranges: Ranges, *, hyper: Hyper = Hyper(0, 1, 0.01)
+    graph: TrainingGraph, values: dict[int, Array], ranges: Ranges, *, hyper: Hyper = _HYPER
 ) -> dict[int, Array]:
     """Run every launch; `values` maps root tensors to arrays and is added to."""
     written = set[int]()

@@ -72,6 +72,6 @@ def test_neighbours_in_time_share_bytes() -> None:
 
 
 def test_big_items_do_not_strand_gaps() -> None:
-    """The worked example of a gap that first-come placement would strand: 3 items fit 1024 only if the big one goes low."""
+    """Placed as they come, these would strand a gap: they fit 1024 bytes only if the big one goes low."""
     problem = (item(256, 0, 4), item(256, 2, 6), item(768, 4, 8), item(768, 0, 2))
     assert METHODS["best-fit"](problem, 0).arena_bytes == peak_bytes(problem) == 1024

@@ -195,8 +195,7 @@ def test_initializer_with_too_few_bytes_is_refused() -> None:
 )
 def test_other_exporters_models_load_or_say_what_is_missing(name: str, dims: dict[str, int]) -> None:
     try:
-        graph = load_model(model_path(name), batch=3, dims=dims)
+        batch, missing = load_model(model_path(name), batch=3, dims=dims).batch, ""
     except ModelError as error:
-        assert "planc does not have: " in error.message, error
-    else:
-        assert graph.batch == 3
+        batch, missing = 0, error.message
+    assert batch == 3 or "planc does not have: " in missing

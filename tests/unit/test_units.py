@@ -26,7 +26,7 @@ def test_sizes(text: str, value: int) -> None:
     assert parse_bytes(text) == value
 
 
-@pytest.mark.parametrize("text", ["4 G B", "4gb5", "-1", "nan", "1e400", "", "GB", "70%", "٤GB", "9" * 30, "0x10"])  # noqa: RUF001
+@pytest.mark.parametrize("text", ["4 G B", "4gb5", "-1", "nan", "1e400", "", "GB", "70%", "٤GB", "9" * 30, "0x10"])
 def test_other_forms_are_refused_with_the_accepted_ones(text: str) -> None:
     with pytest.raises(UsageError, match="Accepted are"):
         parse_bytes(text)
