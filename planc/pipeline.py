@@ -16,6 +16,7 @@ from planc.passes.conv_algorithm import ChooseEach, FitWorkspaces, fastest
 from planc.placement import place
 from planc.policies import Candidate
 from planc.profile import Profile
+from planc.rebuild import with_rebuilds
 from planc.schedule import make_schedule
 from planc.tasks import TaskList, make_tasks
 from planc.training import make_evaluation_graph, make_training_graph
@@ -92,8 +93,17 @@ def draft(
     problem = workload.problem(
         sub_batches, budget_bytes, micro_batches=candidate.micro_batches, workspace_bytes=workspace_bytes
     )
-    decisions = apply_passes(problem, candidate.passes)
+    problem, decisions = decide(problem, candidate)
     return draft_of(workload, candidate, problem, decisions, below_ns=below_ns)
+
+
+def decide(problem: Problem, candidate: Candidate) -> tuple[Problem, Decisions]:
+    """Everything a candidate decides; recomputations have become tasks of the problem that is returned."""
+    decisions = apply_passes(problem, candidate.passes)
+    if decisions.rebuilds:
+        rewritten = with_rebuilds(problem, decisions)
+        problem, decisions = rewritten.problem, rewritten.decisions
+    return problem, apply_passes(problem, candidate.timing, decisions)
 
 
 def draft_of(

@@ -33,8 +33,13 @@ class Take(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
+    """`passes` decide; then recomputations become tasks; then `timing` passes decide when what moves, and with which
+    workspaces.
+    """
+
     name: str
     passes: tuple[Pass, ...]
+    timing: tuple[Pass, ...] = ()
     sub_batches: SubBatches = SubBatches.WHOLE
     micro_batches: str = "undivided"
     """Which micro-batch sizes its convolution calls may be cut into."""
@@ -65,7 +70,8 @@ _CONV_SMALLEST = Candidate("offload conv + memory-optimal", (_SMALLEST, *_CONV))
 
 MINIMUM_MEMORY = Candidate(
     "minimum memory",
-    (_SMALLEST, OffloadWith(any_piece), AsEarlyAsFits(), _FASTEST, _GREEDY),
+    (_SMALLEST, OffloadWith(any_piece)),
+    (AsEarlyAsFits(), _FASTEST, _GREEDY),
     SubBatches.EVERY,
     last_resort=True,
 )
@@ -73,13 +79,14 @@ MINIMUM_MEMORY = Candidate(
 algorithms."""
 
 _OLDEST_IN_PARTS = Candidate(
-    "oldest in parts", (_SMALLEST, Gate(), AsEarlyAsFits(), _FASTEST, _GREEDY), micro_batches="powers"
+    "oldest in parts", (_SMALLEST,), (Gate(), AsEarlyAsFits(), _FASTEST, _GREEDY), micro_batches="powers"
 )
 """As modnn without sub-batches, but copies go in parts, each gated by memory alone."""
 
 MODNN = Candidate(
     "modnn",
-    (_FASTEST, _GREEDY, OffloadOldest(), AsEarlyAsFits(window_percent=15), _FASTEST, _GREEDY),
+    (_FASTEST, _GREEDY, OffloadOldest()),
+    (AsEarlyAsFits(window_percent=15), _FASTEST, _GREEDY),
     SubBatches.MODNN,
 )
 

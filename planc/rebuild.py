@@ -49,7 +49,9 @@ def with_rebuilds(problem: Problem, decisions: Decisions) -> Rewritten:
     configurations = tuple(decisions.configurations[origin] for origin in source)
     pieces = _pieces(problem.tasks.graph, problem.tasks.pieces, writer.origin, tasks)
     made = replace(problem, tasks=replace(problem.tasks, tasks=tasks, pieces=pieces), costs=costs)
-    return Rewritten(made, Decisions(configurations), tuple(writer.task_of))
+    return Rewritten(
+        made, Decisions(configurations, leaving=decisions.leaving, bound_ns=decisions.bound_ns), tuple(writer.task_of)
+    )
 
 
 class _Writer:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planc.passes.base import apply_passes
-from planc.pipeline import UNLIMITED, Draft, Workload, draft_of
+from planc.pipeline import UNLIMITED, Draft, Workload, decide, draft_of
 from planc.policies import KEEP_ALL, KEEP_ALL_SMALL, Candidate
 
 
@@ -30,4 +29,4 @@ def measure_yardsticks(workload: Workload) -> Yardsticks:
 def smallest_draft(workload: Workload, candidate: Candidate, sub_batches: int) -> Draft:
     """The candidate without a budget, in the smallest arena that the layout can make of it."""
     problem = workload.problem(sub_batches, UNLIMITED, micro_batches=candidate.micro_batches)
-    return draft_of(workload, candidate, problem, apply_passes(problem, candidate.passes), enough_bytes=0)
+    return draft_of(workload, candidate, *decide(problem, candidate), enough_bytes=0)

@@ -87,11 +87,15 @@ class Decisions:
 
     configurations: one for each task, None unless it is a convolution call.
     offloads, rebuilds: in the order they were made; a piece has at most one of them.
+    leaving: pieces chosen to leave the device, before it is decided when (None: nothing was chosen).
+    bound_ns: no plan of the stated class is faster (flow_milp.py), where a pass has proved that.
     """
 
     configurations: tuple[Configuration | None, ...]
     offloads: tuple[Offload, ...] = ()
     rebuilds: tuple[Rebuild, ...] = ()
+    leaving: frozenset[int] | None = None
+    bound_ns: int | None = None
 
 
 class Pass(Protocol):
@@ -112,14 +116,14 @@ OFFLOADED = "what leaves the device is chosen"
 RETURNED = "every copy in has its time"
 
 
-def apply_passes(problem: Problem, passes: Sequence[Pass]) -> Decisions:
-    """Run `passes` in order from nothing decided.
+def apply_passes(problem: Problem, passes: Sequence[Pass], known: Decisions | None = None) -> Decisions:
+    """Run `passes` in order from nothing decided, or from `known` decisions with a configuration for every call.
 
     Raises:
         InternalError: a pass requires a fact that no pass before it ensured; names it and those that ran.
     """
-    decisions = Decisions(tuple(None for _ in problem.tasks.tasks))
-    facts, ran = set[str](), list[str]()
+    decisions = known or Decisions(tuple(None for _ in problem.tasks.tasks))
+    facts, ran = {CONFIGURED} if known else set[str](), list[str]()
     for step in passes:
         missing = step.requires - facts
         if missing:

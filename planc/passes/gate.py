@@ -25,15 +25,14 @@ A multiple of every page size, so that parts end at page borders.
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Let `pieces` leave (None: whatever can). A piece that no task has to wait for stays."""
+    """Let the pieces chosen to leave do so (none chosen: whatever can). One that no task has to wait for stays."""
 
-    pieces: frozenset[int] | None = None
     name: str = "gate.Gate"
     requires: frozenset[str] = frozenset({CONFIGURED})
     ensures: frozenset[str] = frozenset({OFFLOADED, RETURNED})
 
     def run(self, problem: Problem, decisions: Decisions) -> Decisions:
-        parts = _parts(problem, self.pieces)
+        parts = _parts(problem, decisions.leaving)
         live = memory_bytes(problem, replace(decisions, offloads=tuple(parts)))
         freed = _frees(problem, parts, [int(size) for size in live])
         return replace(decisions, offloads=tuple(_leaving(parts, freed)))

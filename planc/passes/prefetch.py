@@ -50,7 +50,7 @@ class AsEarlyAsFits:
 
     window_percent: int | None = None
     name: str = "prefetch.AsEarlyAsFits"
-    requires: frozenset[str] = frozenset({OFFLOADED, RETURNED})
+    requires: frozenset[str] = frozenset()
     ensures: frozenset[str] = frozenset({RETURNED})
 
     def run(self, problem: Problem, decisions: Decisions) -> Decisions:
