@@ -74,6 +74,9 @@ class _Tables:
         self.tensors: list[PlanTensor] = []
         self.buffers: list[Buffer] = []
         self.host_bytes = 0
+        self.host_inputs: dict[str, dict[int, int]] = {}
+        """By program: pieces that the program finds on the host, and the host buffers they are in."""
+        self._host_end: dict[str, int] = {}
         self.tensor_ids: dict[str, list[int]] = {}
         self.buffer_of_piece: dict[str, list[int]] = {}
 
@@ -139,31 +142,43 @@ class _Tables:
                 )
         return found
 
-    def add_host_copies(self, part: Part, buffer_of_piece: Sequence[int], steps: Sequence[ScheduledStep]) -> list[int]:
-        """Plan id of the host buffer of every offload, from its copy out to its copy in; host bytes are not reused."""
+    def add_host_buffers(self, part: Part, steps: Sequence[ScheduledStep]) -> tuple[tuple[int, int], ...]:
+        """For every offload the host buffer it goes through, and the byte of it that its first byte is.
+
+        What is copied out has a buffer from its copy out to its copy in; an input that waits on the host has one all
+        the time, and it is there that the program finds it. Host bytes are not reused.
+        """
         born = {step.offload: step.id for step in steps if step.kind == "offload"}
         freed = {step.offload: step.id for step in steps if step.kind == "prefetch"}
+        waiting: dict[int, int] = {}
         found = []
-        offset = 0
         for number, offload in enumerate(part.decisions.offloads):
-            device = self.buffers[buffer_of_piece[offload.piece]]
-            extent = Extent(0, offset, offload.bytes, born[number], (freed[number],))
-            offset += align_up(offload.bytes, part.problem.profile.alignment)
-            found.append(len(self.buffers))
-            self.buffers.append(
-                Buffer(
-                    len(self.buffers),
-                    part.name,
-                    BufferKind.HOST_COPY,
-                    Space.HOST,
-                    device.tensors,
-                    device.samples,
-                    offload.bytes,
-                    (extent,),
-                )
-            )
-        self.host_bytes = max(self.host_bytes, offset)
-        return found
+            if offload.copied:
+                extent = Extent(0, self._host_place(part, offload.bytes), offload.bytes, born[number], (freed[number],))
+                found.append((self._add_host(part, offload.piece, BufferKind.HOST_COPY, extent), 0))
+                continue
+            if offload.piece not in waiting:
+                size = part.problem.tasks.pieces[offload.piece].bytes
+                extent = Extent(0, self._host_place(part, size), size, None, ())
+                kind = BufferKind(part.problem.tasks.pieces[offload.piece].kind.value)
+                waiting[offload.piece] = self._add_host(part, offload.piece, kind, extent)
+            found.append((waiting[offload.piece], offload.first))
+        self.host_bytes = max(self.host_bytes, self._host_end.get(part.name, 0))
+        self.host_inputs[part.name] = waiting
+        return tuple(found)
+
+    def _host_place(self, part: Part, size: int) -> int:
+        offset = self._host_end.get(part.name, 0)
+        self._host_end[part.name] = offset + align_up(size, part.problem.profile.alignment)
+        return offset
+
+    def _add_host(self, part: Part, piece: int, kind: BufferKind, extent: Extent) -> int:
+        device = self.buffers[self.buffer_of_piece[part.name][piece]]
+        number = len(self.buffers)
+        self.buffers.append(
+            Buffer(number, part.name, kind, Space.HOST, device.tensors, device.samples, extent.bytes, (extent,))
+        )
+        return number
 
 
 def _extents(stay: Stay, offset: int) -> tuple[Extent, ...]:
@@ -183,7 +198,7 @@ def _program(table: _Tables, part: Part) -> Program:
     tensor_ids = table.add_tensors(part)
     buffer_ids = table.add_buffers(part, tensor_ids)
     workspaces = table.add_workspaces(part)
-    host = table.add_host_copies(part, buffer_ids, part.schedule.steps)
+    host = table.add_host_buffers(part, part.schedule.steps)
     writer = _StepWriter(part, tensor_ids, buffer_ids, workspaces, host)
     return Program(tuple(writer.step(step) for step in part.schedule.steps))
 
@@ -197,7 +212,7 @@ class _StepWriter:
         tensor_ids: Sequence[int],
         buffer_ids: Sequence[int],
         workspaces: Mapping[int, int],
-        host: Sequence[int],
+        host: Sequence[tuple[int, int]],
     ) -> None:
         self.part = part
         self.tasks = part.problem.tasks
@@ -243,7 +258,8 @@ class _StepWriter:
         span = (offload.first, offload.first + offload.bytes)
         version = self._version(offload.piece, span)
         device = Access(self.tensor_ids[last], self.buffer_ids[offload.piece], version, *span)
-        host = Access(self.tensor_ids[last], self.host[number], version, 0, offload.bytes)
+        buffer, first = self.host[number]
+        host = Access(self.tensor_ids[last], buffer, version, first, first + offload.bytes)
         out = step.kind == "offload"
         return Step(
             id=step.id,
@@ -328,5 +344,6 @@ def _port_side(table: _Tables, part: Part, tensor: int | None) -> tuple[int | No
     graph = part.problem.tasks.graph
     root = graph.root(tensor)
     pieces = sorted((p.start, p.index) for p in part.problem.tasks.pieces if root in p.tensors)
-    buffers = tuple(table.buffer_of_piece[part.name][index] for _, index in pieces)
+    on_host = table.host_inputs[part.name]
+    buffers = tuple(on_host.get(index, table.buffer_of_piece[part.name][index]) for _, index in pieces)
     return (table.tensor_ids[part.name][tensor], buffers) if buffers else (None, ())

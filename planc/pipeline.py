@@ -11,8 +11,10 @@ from planc.assembly import Assembled, Part, assemble
 from planc.costs import CostTable, make_costs
 from planc.errors import InfeasibleError
 from planc.graph import Graph
-from planc.passes.base import Decisions, Problem, apply_passes, memory_bytes
-from planc.passes.conv_algorithm import ChooseEach, FitWorkspaces, fastest
+from planc.passes.base import Decisions, Pass, Problem, apply_passes, memory_bytes
+from planc.passes.conv_algorithm import ChooseEach, FitWorkspaces, fastest, smallest
+from planc.passes.inputs import HostInputs
+from planc.passes.prefetch import AsEarlyAsFits
 from planc.placement import place
 from planc.policies import Candidate
 from planc.profile import Profile
@@ -135,10 +137,12 @@ def draft_of(
 
 
 def _evaluation(workload: Workload, sub_batches: int, arena_bytes: int, budget_bytes: int) -> Part:
-    """The evaluation program: the fastest algorithms that fit the arena training needs anyway, else the budget."""
-    for limit in (arena_bytes, budget_bytes):
+    """The evaluation program, in the arena that training needs anyway if it can be, else in the budget."""
+    resident = (ChooseEach(fastest), FitWorkspaces())
+    waiting: tuple[Pass, ...] = (ChooseEach(smallest), HostInputs(), AsEarlyAsFits(), *resident)
+    for limit, passes in ((arena_bytes, resident), (arena_bytes, waiting), (budget_bytes, waiting)):
         problem = workload.problem(sub_batches, limit, training=False)
-        decisions = apply_passes(problem, (ChooseEach(fastest), FitWorkspaces()))
+        decisions = apply_passes(problem, passes)
         schedule = make_schedule(problem, decisions)
         part = Part("evaluate", problem, decisions, schedule, place(problem, schedule, limit))
         if part.placement.arena_bytes <= limit:

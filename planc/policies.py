@@ -11,6 +11,7 @@ from types import MappingProxyType
 from planc.passes.base import Pass
 from planc.passes.conv_algorithm import ChooseEach, FitWorkspaces, fastest, smallest
 from planc.passes.gate import Gate
+from planc.passes.inputs import HostInputs
 from planc.passes.offload import OffloadOldest, OffloadWith, any_piece, convolution_input
 from planc.passes.prefetch import AsEarlyAsFits, OneLayerAhead
 from planc.passes.workspace import WorkspaceDivision, WorkspaceReuse
@@ -70,7 +71,7 @@ _CONV_SMALLEST = Candidate("offload conv + memory-optimal", (_SMALLEST, *_CONV))
 
 MINIMUM_MEMORY = Candidate(
     "minimum memory",
-    (_SMALLEST, OffloadWith(any_piece)),
+    (_SMALLEST, OffloadWith(any_piece), HostInputs()),
     (AsEarlyAsFits(), _FASTEST, _GREEDY),
     SubBatches.EVERY,
     last_resort=True,
@@ -85,7 +86,7 @@ _OLDEST_IN_PARTS = Candidate(
 
 MODNN = Candidate(
     "modnn",
-    (_FASTEST, _GREEDY, OffloadOldest()),
+    (_FASTEST, _GREEDY, OffloadOldest(), HostInputs()),
     (AsEarlyAsFits(window_percent=15), _FASTEST, _GREEDY),
     SubBatches.MODNN,
 )

@@ -82,20 +82,23 @@ def make_schedule(problem: Problem, decisions: Decisions) -> Schedule:
     into_of: dict[int, int] = {}
     arriving: dict[int, list[int]] = {}
     for number in after.pop(-1, ()):
-        out_of[number] = lanes.copy_out(problem, offloads[number], number, None)
+        if offloads[number].copied:
+            out_of[number] = lanes.copy_out(problem, offloads[number], number, None)
     for task in problem.tasks.tasks:
         index = task.index
         gate = [launch_of[-1]] if launch_of else []
-        memory = [out_of[n] for n in freed_by.get(index, ())]
+        memory = [out_of[n] for n in freed_by.get(index, ()) if n in out_of]
         for number in returns.get(index, ()):
             offload = offloads[number]
-            into_of[number] = lanes.copy_in(problem, offload, number, [*gate, *memory, out_of[number]])
+            own = [out_of[number]] if offload.copied else []
+            into_of[number] = lanes.copy_in(problem, offload, number, [*gate, *memory, *own])
             arriving.setdefault(offload.needed_by, []).append(into_of[number])
         duration = problem.costs.duration_ns(index, decisions.configurations[index])
         launch = lanes.add(Lane.COMPUTE, StepKind.LAUNCH, index, None, [*memory, *arriving.pop(index, ())], duration)
         launch_of.append(launch)
         for number in after.get(index, ()):
-            out_of[number] = lanes.copy_out(problem, offloads[number], number, launch)
+            if offloads[number].copied:
+                out_of[number] = lanes.copy_out(problem, offloads[number], number, launch)
     if len(into_of) != len(offloads):
         raise InternalError("an activation leaves the device and never returns")
     return Schedule(tuple(lanes.steps), _stays(problem, decisions, launch_of, out_of, into_of))
@@ -177,9 +180,11 @@ def _stays(
                 freed: tuple[int, ...] = last
                 if span.departs is not None:
                     offload = decisions.offloads[span.departs]
-                    freed = (launch_of[offload.leaves], out_of[span.departs])
-                    if offload.leaves <= offload.after:
-                        freed = freed[1:]  # the copy out itself waits for the last use
+                    freed = (launch_of[offload.leaves],)
+                    if offload.copied:
+                        # Where the copy out itself waits for the last use, it alone frees the memory.
+                        freed = freed if offload.leaves > offload.after else ()
+                        freed = (*freed, out_of[span.departs])
                 parts.append(Part(span.first, span.bytes, span.start, span.end, born, freed))
             found.append(Stay(piece.index, None, tuple(parts)))
     for task, configuration in enumerate(decisions.configurations):

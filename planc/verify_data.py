@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from planc.byte_map import ByteMap
 from planc.happens_before import HappensBefore
-from planc.plan import Access, Lane, Step, StepKind
+from planc.plan import Access, Lane, Space, Step, StepKind
 from planc.verify_memory import Piece, StepUses, Use
 from planc.verify_report import Report
 
@@ -248,9 +248,16 @@ class DataFlow:
                 if a < b:
                     cells.fill(cells.cut(a, b), _Cell(content, step.id, _NO_READERS))
 
+    def _is_waiting_input(self, origin: int, target: int) -> bool:
+        """Whether the host filled `origin` before the program with what `target` is there for."""
+        source, wanted = self._plan.buffers[origin], self._plan.buffers[target]
+        same = (source.kind, source.tensors, source.samples) == (wanted.kind, wanted.tensors, wanted.samples)
+        return same and origin in self._given and source.space is Space.HOST
+
     def _returned(self, step: Step, target: Access, content: Content) -> Content:
         """The content as its own buffer gets it back."""
-        if content.version != _NOTHING and (content.origin, content.shift) != (target.buffer, 0):
+        at_home = content.origin == target.buffer or self._is_waiting_input(content.origin, target.buffer)
+        if content.version != _NOTHING and not (at_home and content.shift == 0):
             report = self._report
             message = (
                 f"{report.step(step.id)}: brings bytes that left {report.buffer(content.origin)} into "

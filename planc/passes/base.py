@@ -45,13 +45,15 @@ class Problem:
 class Offload:
     """Bytes [first, first + bytes) of a piece leave the device and come back, once, between two of its uses.
 
-    The offloads of a piece cover it, so that all of it leaves; they are the pieces it is copied in.
+    The offloads of a piece at one gap cover it, so that all of it leaves; they are the parts it is copied in.
 
     after:     the copy out may begin when this task has ended (it wrote the piece last, or runs later).
     leaves:    the last task that uses the piece before it leaves.
     freed_by:  the first task that may have its memory: it waits for the copy to end. After `leaves`.
     returns:   the copy in may begin when this task may begin; the memory is taken from then on. At or after `freed_by`.
     needed_by: the first task that uses the piece again; it waits for the copy in.
+    copied:    False for an input that came from the host: it is there still, so that nothing is copied out. With
+        `leaves` -1 the piece is on the host when the program starts.
     """
 
     piece: int
@@ -62,6 +64,7 @@ class Offload:
     freed_by: int
     returns: int
     needed_by: int
+    copied: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,24 +174,44 @@ class Span:
 
 
 def stays(problem: Problem, offloads: Sequence[Offload]) -> tuple[tuple[tuple[Span, ...], ...], ...]:
-    """For every piece its stays on the device, one before and one after it was away; a stay is spans side by side."""
-    away: dict[int, list[int]] = {}
+    """For every piece its stays on the device, between the times it was away; a stay is spans side by side."""
+    away: dict[int, dict[int, list[int]]] = {}
     for number, offload in enumerate(offloads):
-        away.setdefault(offload.piece, []).append(number)
+        away.setdefault(offload.piece, {}).setdefault(offload.leaves, []).append(number)
     count = len(problem.tasks.tasks)
     found: list[tuple[tuple[Span, ...], ...]] = []
     for piece in problem.tasks.pieces:
         start = max(piece.born, 0)
         end = count if piece.kept else (piece.uses[-1] + 1 if piece.uses else start)
-        numbers = sorted(away.get(piece.index, ()), key=lambda n: offloads[n].first)
-        if not numbers:
+        gaps_of = away.get(piece.index, {})
+        if not gaps_of:
             found.append(((Span(0, piece.bytes, start, end),),))
             continue
-        parts = [(n, offloads[n]) for n in numbers]
-        before = tuple(Span(o.first, o.bytes, start, o.freed_by, None, n) for n, o in parts)
-        behind = tuple(Span(o.first, o.bytes, o.returns, end, n, None) for n, o in parts)
-        found.append((before, behind))
+        own = []
+        arrives: list[int] | None = None
+        for leaves in sorted(gaps_of):
+            departs = sorted(gaps_of[leaves], key=lambda n: offloads[n].first)
+            if leaves >= 0:
+                own.append(_stay(offloads, start, end, arrives, departs))
+            arrives = departs
+        own.append(_stay(offloads, start, end, arrives, None))
+        found.append(tuple(own))
     return tuple(found)
+
+
+def _stay(
+    offloads: Sequence[Offload], start: int, end: int, arrives: list[int] | None, departs: list[int] | None
+) -> tuple[Span, ...]:
+    """A stay that begins with the copies in of `arrives` (None: at `start`) and ends with those of `departs`."""
+    spans = []
+    for position, number in enumerate(arrives or departs or ()):
+        part = offloads[number]
+        begin = start if arrives is None else offloads[arrives[position]].returns
+        finish = end if departs is None else offloads[departs[position]].freed_by
+        came = None if arrives is None else arrives[position]
+        goes = None if departs is None else departs[position]
+        spans.append(Span(part.first, part.bytes, begin, finish, came, goes))
+    return tuple(spans)
 
 
 def resident_bytes(problem: Problem, offloads: Sequence[Offload]) -> Longs:
