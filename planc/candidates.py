@@ -177,10 +177,9 @@ def smallest_budget(workload: Workload, options: Options) -> int:
 
     The procedure takes each sub-batch count in turn, lets everything leave at once and takes the smallest workspaces.
     """
-    tightest = replace(MINIMUM_MEMORY, timing=())
     return min(
-        smallest_draft(workload, tightest, count).assembled.arena_bytes
-        for count in sub_batch_counts(workload, tightest, 0, options)
+        smallest_draft(workload, MINIMUM_MEMORY, count).assembled.arena_bytes
+        for count in sub_batch_counts(workload, MINIMUM_MEMORY, 0, options)
     )
 
 

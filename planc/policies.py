@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from planc.passes.base import Pass
+from planc.passes.base import Pass, every_gap
 from planc.passes.conv_algorithm import ChooseEach, FitWorkspaces, fastest, smallest
 from planc.passes.gate import Gate
 from planc.passes.inputs import HostInputs
-from planc.passes.offload import OffloadOldest, OffloadWith, any_piece, convolution_input
+from planc.passes.offload import OffloadEverything, OffloadOldest, OffloadWith, any_piece, convolution_input
 from planc.passes.prefetch import AsEarlyAsFits, OneLayerAhead
 from planc.passes.workspace import WorkspaceDivision, WorkspaceReuse
 
@@ -70,14 +70,18 @@ _CONV_GREEDY = Candidate("offload conv + greedy", (_FASTEST, *_CONV, _GREEDY))
 _CONV_SMALLEST = Candidate("offload conv + memory-optimal", (_SMALLEST, *_CONV))
 
 MINIMUM_MEMORY = Candidate(
-    "minimum memory",
-    (_SMALLEST, OffloadWith(any_piece), HostInputs()),
-    (AsEarlyAsFits(), _FASTEST, _GREEDY),
+    "minimum memory", (_SMALLEST, OffloadEverything(), HostInputs()), (), SubBatches.EVERY, last_resort=True
+)
+"""Whatever is not wanted is away, with the smallest workspaces: its smallest arena is the smallest budget."""
+
+_LITTLE_MEMORY = Candidate(
+    "little memory",
+    (_SMALLEST, HostInputs()),
+    (Gate(every_gap), AsEarlyAsFits(), _FASTEST, _GREEDY),
     SubBatches.EVERY,
     last_resort=True,
 )
-"""The last resort: everything leaves at once; what memory is left goes to earlier copies in, then to faster
-algorithms."""
+"""As minimum memory, but what fits stays, and what room is left goes to earlier copies in and faster algorithms."""
 
 _OLDEST_IN_PARTS = Candidate(
     "oldest in parts", (_SMALLEST,), (Gate(), AsEarlyAsFits(), _FASTEST, _GREEDY), micro_batches="powers"
@@ -126,7 +130,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         ),
         "auto": Policy(
             Take.FASTEST,
-            (KEEP_ALL, _KEEP_ALL_GREEDY, _OLDEST_IN_PARTS, *_VDNN_DYN[1:], MODNN, MINIMUM_MEMORY),
+            (KEEP_ALL, _KEEP_ALL_GREEDY, _OLDEST_IN_PARTS, *_VDNN_DYN[1:], MODNN, _LITTLE_MEMORY, MINIMUM_MEMORY),
             "the fastest in simulation of all others",
         ),
     }

@@ -9,11 +9,22 @@ then.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from planc.passes.base import CONFIGURED, OFFLOADED, RETURNED, Decisions, Offload, Problem, gaps, memory_bytes
+from planc.passes.base import (
+    CONFIGURED,
+    OFFLOADED,
+    RETURNED,
+    Decisions,
+    Offload,
+    Problem,
+    every_gap,
+    gaps,
+    memory_bytes,
+)
 from planc.passes.offload import last_write
+from planc.tasks import Piece
 from planc.units import align_up
 
 PART_BYTES = 16 * 2**20
@@ -25,17 +36,29 @@ A multiple of every page size, so that parts end at page borders.
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Let the pieces chosen to leave do so (none chosen: whatever can). One that no task has to wait for stays."""
+    """Let the pieces chosen to leave do so (none chosen: whatever can). One that no task has to wait for stays.
 
+    `gaps_of`: when pieces could be away; passes.base.gaps (between forward and backward) or every_gap.
+    """
+
+    gaps_of: Callable[[Problem], tuple[tuple[Piece, int, int], ...]] = gaps
     name: str = "gate.Gate"
     requires: frozenset[str] = frozenset({CONFIGURED})
     ensures: frozenset[str] = frozenset({OFFLOADED, RETURNED})
 
     def run(self, problem: Problem, decisions: Decisions) -> Decisions:
-        parts = _parts(problem, decisions.leaving)
-        live = memory_bytes(problem, replace(decisions, offloads=tuple(parts)))
+        arrivals = tuple(offload for offload in decisions.offloads if offload.leaves < 0)
+        on_host = {offload.piece for offload in arrivals}
+        found = (gap for gap in self.gaps_of(problem) if decisions.leaving is None or gap[0].index in decisions.leaving)
+        parts = sorted(
+            (part for gap in found for part in in_parts(*gap, on_host=gap[0].index in on_host)),
+            key=lambda part: (part.leaves, part.piece, part.first),
+        )
+        if self.gaps_of is every_gap:  # a piece may come back for its last use: its copy out has to wait for that
+            parts = [replace(part, after=part.leaves) for part in parts]
+        live = memory_bytes(problem, replace(decisions, offloads=(*arrivals, *parts)))
         freed = _frees(problem, parts, [int(size) for size in live])
-        return replace(decisions, offloads=tuple(_leaving(parts, freed)))
+        return replace(decisions, offloads=(*arrivals, *_leaving(parts, freed)))
 
 
 def _frees(problem: Problem, parts: list[Offload], live: list[int]) -> dict[int, int]:
@@ -65,26 +88,28 @@ def _frees(problem: Problem, parts: list[Offload], live: list[int]) -> dict[int,
     return freed
 
 
-def _parts(problem: Problem, pieces: frozenset[int] | None) -> list[Offload]:
-    """The chosen pieces in parts, each with the shortest stays there are, in the order in which they leave."""
-    found = []
-    for piece, leaves, needed_by in gaps(problem):
-        if pieces is not None and piece.index not in pieces:
-            continue
-        after = last_write(piece, leaves)
-        for first in range(0, piece.bytes, PART_BYTES):
-            size = min(PART_BYTES, piece.bytes - first)
-            found.append(Offload(piece.index, first, size, after, leaves, leaves + 1, needed_by, needed_by))
-    return sorted(found, key=lambda part: (part.leaves, part.piece, part.first))
+def in_parts(
+    piece: Piece, leaves: int, needed_by: int, *, on_host: bool = False, part_bytes: int = PART_BYTES
+) -> Iterator[Offload]:
+    """A piece that leaves in parts, each with the shortest stays there are.
+
+    The copy out may begin after the last write. `on_host`: none is needed.
+    """
+    after = last_write(piece, leaves)
+    for first in range(0, piece.bytes, part_bytes):
+        size = min(part_bytes, piece.bytes - first)
+        yield Offload(piece.index, first, size, after, leaves, leaves + 1, needed_by, needed_by, copied=not on_host)
 
 
 def _leaving(parts: list[Offload], freed: dict[int, int]) -> Iterator[Offload]:
     """Parts with their waits. A piece of which no part is waited for stays; of one that leaves, all parts do."""
-    last: dict[int, int] = {}
+    last: dict[tuple[int, int], int] = {}
     for number, task in freed.items():
-        last[parts[number].piece] = max(task, last.get(parts[number].piece, 0))
+        gap = parts[number].piece, parts[number].leaves
+        last[gap] = max(task, last.get(gap, 0))
     for number, part in enumerate(parts):
-        if part.piece in last:
+        waited = last.get((part.piece, part.leaves))
+        if waited is not None:
             # A part that nobody waits for follows the others: half way to its need its copy has long ended.
-            middle = (last[part.piece] + part.needed_by + 1) // 2
+            middle = part.leaves + 1 if not part.copied else (waited + part.needed_by + 1) // 2
             yield replace(part, freed_by=freed.get(number, middle))

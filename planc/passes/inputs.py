@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from planc.ops.spec import TensorKind
-from planc.passes.base import RETURNED, Decisions, Offload, Problem
+from planc.passes.base import RETURNED, Decisions, Problem
+from planc.passes.gate import PART_BYTES, in_parts
 
 _FROM_HOST = frozenset({TensorKind.INPUT, TensorKind.LABEL})
 
@@ -23,14 +24,12 @@ class HostInputs:
 
     def run(self, problem: Problem, decisions: Decisions) -> Decisions:
         pieces = problem.tasks.pieces
-        cuts: dict[int, dict[int, int]] = {}
-        for offload in decisions.offloads:  # arrive in the parts in which it leaves again
-            cuts.setdefault(offload.piece, {})[offload.first] = offload.bytes
+        whole = {offload.piece for offload in decisions.offloads if offload.bytes == pieces[offload.piece].bytes}
         arrivals = [
-            Offload(p.index, first, size, -1, -1, 0, p.uses[0], p.uses[0], copied=False)
+            replace(part, after=-1, leaves=-1, freed_by=0)
             for p in pieces
             if p.kind in _FROM_HOST and p.uses
-            for first, size in sorted(cuts.get(p.index, {0: p.bytes}).items())
+            for part in in_parts(p, 0, p.uses[0], on_host=True, part_bytes=p.bytes if p.index in whole else PART_BYTES)
         ]
         inside = [
             replace(o, freed_by=o.leaves + 1, copied=False) if pieces[o.piece].kind in _FROM_HOST else o

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from planc.passes.base import CONFIGURED, OFFLOADED, RETURNED, Decisions, Offload, Problem, gaps, memory_bytes
+from planc.passes.base import (
+    CONFIGURED,
+    OFFLOADED,
+    RETURNED,
+    Decisions,
+    Offload,
+    Problem,
+    every_gap,
+    gaps,
+    memory_bytes,
+)
 from planc.tasks import Piece
 
 
@@ -55,6 +65,20 @@ def leave_at_once(piece: Piece, leaves: int, needed_by: int) -> Offload:
 def last_write(piece: Piece, leaves: int) -> int:
     """The last task up to `leaves` that writes a piece, -1 if it was there before: a copy out may begin after it."""
     return max((task for task in piece.written if task <= leaves), default=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadEverything:
+    """Whatever is not wanted leaves at once, gradients too, and is back when it is wanted: the least memory."""
+
+    name: str = "offload.OffloadEverything"
+    requires: frozenset[str] = frozenset()
+    ensures: frozenset[str] = frozenset({OFFLOADED, RETURNED})
+
+    def run(self, problem: Problem, decisions: Decisions) -> Decisions:
+        away = (leave_at_once(piece, before, behind) for piece, before, behind in every_gap(problem))
+        # It may have come back for its last use, so that the copy out has to wait for that.
+        return replace(decisions, offloads=tuple(replace(offload, after=offload.leaves) for offload in away))
 
 
 @dataclass(frozen=True, slots=True)
