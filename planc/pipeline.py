@@ -14,6 +14,7 @@ from planc.graph import Graph
 from planc.passes.base import Decisions, Pass, Problem, apply_passes, memory_bytes
 from planc.passes.conv_algorithm import ChooseEach, FitWorkspaces, fastest, smallest
 from planc.passes.inputs import HostInputs
+from planc.passes.offload import OffloadEverything
 from planc.passes.prefetch import AsEarlyAsFits
 from planc.placement import place
 from planc.policies import Candidate
@@ -140,7 +141,9 @@ def _evaluation(workload: Workload, sub_batches: int, arena_bytes: int, budget_b
     """The evaluation program, in the arena that training needs anyway if it can be, else in the budget."""
     resident = (ChooseEach(fastest), FitWorkspaces())
     waiting: tuple[Pass, ...] = (ChooseEach(smallest), HostInputs(), AsEarlyAsFits(), *resident)
-    for limit, passes in ((arena_bytes, resident), (arena_bytes, waiting), (budget_bytes, waiting)):
+    away: tuple[Pass, ...] = (ChooseEach(smallest), OffloadEverything(), HostInputs())
+    tries = ((arena_bytes, resident), (arena_bytes, waiting), (arena_bytes, away), (budget_bytes, away))
+    for limit, passes in tries:
         problem = workload.problem(sub_batches, limit, training=False)
         decisions = apply_passes(problem, passes)
         schedule = make_schedule(problem, decisions)

@@ -42,6 +42,7 @@ class Gate:
     """
 
     gaps_of: Callable[[Problem], tuple[tuple[Piece, int, int], ...]] = gaps
+    part_bytes: int = PART_BYTES
     name: str = "gate.Gate"
     requires: frozenset[str] = frozenset({CONFIGURED})
     ensures: frozenset[str] = frozenset({OFFLOADED, RETURNED})
@@ -51,7 +52,7 @@ class Gate:
         on_host = {offload.piece for offload in arrivals}
         found = (gap for gap in self.gaps_of(problem) if decisions.leaving is None or gap[0].index in decisions.leaving)
         parts = sorted(
-            (part for gap in found for part in in_parts(*gap, on_host=gap[0].index in on_host)),
+            (part for gap in found for part in in_parts(*gap, self.part_bytes, on_host=gap[0].index in on_host)),
             key=lambda part: (part.leaves, part.piece, part.first),
         )
         if self.gaps_of is every_gap:  # a piece may come back for its last use: its copy out has to wait for that
@@ -88,9 +89,7 @@ def _frees(problem: Problem, parts: list[Offload], live: list[int]) -> dict[int,
     return freed
 
 
-def in_parts(
-    piece: Piece, leaves: int, needed_by: int, *, on_host: bool = False, part_bytes: int = PART_BYTES
-) -> Iterator[Offload]:
+def in_parts(piece: Piece, leaves: int, needed_by: int, part_bytes: int, *, on_host: bool = False) -> Iterator[Offload]:
     """A piece that leaves in parts, each with the shortest stays there are.
 
     The copy out may begin after the last write. `on_host`: none is needed.

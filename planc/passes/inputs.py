@@ -29,7 +29,7 @@ class HostInputs:
             replace(part, after=-1, leaves=-1, freed_by=0)
             for p in pieces
             if p.kind in _FROM_HOST and p.uses
-            for part in in_parts(p, 0, p.uses[0], on_host=True, part_bytes=p.bytes if p.index in whole else PART_BYTES)
+            for part in in_parts(p, 0, p.uses[0], p.bytes if p.index in whole else PART_BYTES, on_host=True)
         ]
         inside = [
             replace(o, freed_by=o.leaves + 1, copied=False) if pieces[o.piece].kind in _FROM_HOST else o
