@@ -17,9 +17,9 @@ from planc.graph import Graph
 from planc.micro_batch import Configuration
 from planc.model_hash import model_sha256
 from planc.onnx_loader import load_model
-from planc.passes.base import apply_passes
+from planc.passes.base import apply_passes, memory_bytes
 from planc.passes.sub_batch import largest_sub_batch, window_bytes
-from planc.pipeline import UNLIMITED, Draft, Workload, draft, draft_of
+from planc.pipeline import UNLIMITED, Draft, Workload, decide, draft, draft_of
 from planc.plan import Plan, StepKind
 from planc.policies import MINIMUM_MEMORY, POLICIES, Candidate, SubBatches, Take
 from planc.profile import Profile, load_profile
@@ -177,10 +177,16 @@ def smallest_budget(workload: Workload, options: Options) -> int:
 
     The procedure takes each sub-batch count in turn, lets everything leave at once and takes the smallest workspaces.
     """
-    return min(
-        smallest_draft(workload, MINIMUM_MEMORY, count).assembled.arena_bytes
-        for count in sub_batch_counts(workload, MINIMUM_MEMORY, 0, options)
-    )
+    peaks = []
+    for count in sub_batch_counts(workload, MINIMUM_MEMORY, 0, options):
+        problem, decisions = decide(workload.problem(count, UNLIMITED), MINIMUM_MEMORY)
+        peaks.append((int(memory_bytes(problem, decisions).max()), count))
+    smallest = UNLIMITED
+    for peak, count in sorted(peaks):
+        if peak >= smallest:
+            break  # no layout is smaller than what is live
+        smallest = min(smallest, smallest_draft(workload, MINIMUM_MEMORY, count).assembled.arena_bytes)
+    return smallest
 
 
 def _infeasible(workload: Workload, options: Options, budget: int) -> InfeasibleError:
