@@ -34,11 +34,12 @@ class GradientFlow:
                 reached.update(node.inputs[i] for i in _differentiable(node))
         candidates, statistics, frozen = _classify_constants(graph, reached)
         depends = set(candidates)
+        floats = frozenset(name for name, spec in graph.tensors.items() if spec.dtype in FLOATS)
         blocked: Counter[str] = Counter()
         first: dict[str, str] = {}
         for node in graph.nodes:
             if OPS[node.op].gradient is None:
-                if depends & set(node.inputs) and needed & set(node.outputs) & _float_names(graph):
+                if depends & set(node.inputs) and set(node.outputs) & needed & floats:
                     blocked[node.op] += 1
                     first.setdefault(node.op, node.name)
                 continue
@@ -48,10 +49,6 @@ class GradientFlow:
             listing = "; ".join(f"{op} ({count}, first {first[op]!r})" for op, count in sorted(blocked.items()))
             raise ModelError(f"operators without a gradient lie between parameters and the loss: {listing}.")
         return cls(frozenset(reached & depends), candidates, statistics, frozen, frozenset(on_path))
-
-
-def _float_names(graph: Graph) -> frozenset[str]:
-    return frozenset(name for name, spec in graph.tensors.items() if spec.dtype in FLOATS)
 
 
 def _differentiable(node: Node) -> tuple[int, ...]:

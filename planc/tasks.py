@@ -259,7 +259,7 @@ def _settle(
         )
 
     def settled(uses: tuple[Use, ...]) -> tuple[Use, ...]:
-        return tuple(Use(tensor, settled_piece[part], start, stop) for tensor, part, start, stop in uses)
+        return tuple([Use(tensor, settled_piece[part], start, stop) for tensor, part, start, stop in uses])
 
     tasks = tuple(
         Task(t.index, t.launch, t.start, t.stop, t.accumulate, settled(t.reads), settled(t.writes)) for t in rough

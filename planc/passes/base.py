@@ -158,16 +158,12 @@ def gaps(problem: Problem) -> tuple[tuple[Piece, int, int], ...]:
     return tuple(found)
 
 
-LEAST_BYTES = 64 * 2**10
-"""Below this a copy is all latency (field-cases C7): such pieces stay."""
-
-
 def every_gap(problem: Problem) -> tuple[tuple[Piece, int, int], ...]:
-    """Every time a piece of some size is not wanted: (piece, use before, use behind) with a task or more between."""
+    """Every time a piece is not wanted: (piece, use before, use behind) with a task or more between."""
     return tuple(
         (piece, before, behind)
         for piece in problem.tasks.pieces
-        if not piece.persistent and piece.bytes >= LEAST_BYTES
+        if not piece.persistent and piece.bytes
         for before, behind in pairwise(piece.uses)
         if behind > before + 1
     )
