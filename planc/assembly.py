@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from planc.layout import Run
 from planc.passes.base import Decisions, Problem
 from planc.placement import Placement
 from planc.plan import (
@@ -40,13 +41,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """The parts of a plan that follow from the programs alone. `host_bytes` is the host pool's size."""
+    """The parts of a plan that follow from the programs alone.
+
+    `page_bytes`: 0 = both programs' placements are contiguous. `host_bytes`: the host pool's size.
+    """
 
     model: ModelInfo
     tensors: tuple[PlanTensor, ...]
     buffers: tuple[Buffer, ...]
     programs: Mapping[str, Program]
     arena_bytes: int
+    page_bytes: int
     host_bytes: int
     buffer_of_piece: Mapping[str, tuple[int, ...]]
 
@@ -56,12 +61,14 @@ def assemble(train: Part, evaluate: Part) -> Assembled:
     table = _Tables()
     programs = {part.name: _program(table, part) for part in (train, evaluate)}
     arena = max(train.placement.arena_bytes, evaluate.placement.arena_bytes)
+    page = min((p.placement.page_bytes for p in (train, evaluate) if p.placement.page_bytes), default=0)
     return Assembled(
         model=_model_info(table, train, evaluate),
         tensors=tuple(table.tensors),
         buffers=tuple(table.buffers),
         programs=MappingProxyType(programs),
         arena_bytes=arena,
+        page_bytes=page,
         host_bytes=table.host_bytes,
         buffer_of_piece=MappingProxyType({name: tuple(ids) for name, ids in table.buffer_of_piece.items()}),
     )
@@ -98,7 +105,7 @@ class _Tables:
         extents: dict[int, list[Extent]] = {}
         for number, stay in enumerate(part.schedule.stays):
             if stay.piece is not None:
-                extents.setdefault(stay.piece, []).extend(_extents(stay, part.placement.offsets[number]))
+                extents.setdefault(stay.piece, []).extend(_extents(stay, part.placement.runs[number]))
         ids = []
         for piece in part.problem.tasks.pieces:
             if piece.persistent and shared is not None:
@@ -126,7 +133,7 @@ class _Tables:
         found = {}
         for number, stay in enumerate(part.schedule.stays):
             if stay.task is not None:
-                extents = _extents(stay, part.placement.offsets[number])
+                extents = _extents(stay, part.placement.runs[number])
                 found[stay.task] = len(self.buffers)
                 self.buffers.append(
                     Buffer(
@@ -181,8 +188,14 @@ class _Tables:
         return number
 
 
-def _extents(stay: Stay, offset: int) -> tuple[Extent, ...]:
-    """A stay at `offset`, part by part, in the order of birth; neighbours that live and die together are one extent."""
+def _extents(stay: Stay, runs: Sequence[Run]) -> tuple[Extent, ...]:
+    """A stay where its runs lie, in the order of birth: one extent for the bytes of a part in a run.
+
+    Neighbours in one run that live and die together are one extent.
+    """
+    if len(stay.parts) == len(runs) == 1:  # nearly always
+        part, run = stay.parts[0], runs[0]
+        return (Extent(part.first, run.offset, part.bytes, part.born, part.freed),)
     merged: list[StayPart] = []
     for part in stay.parts:
         last = merged[-1] if merged else None
@@ -190,8 +203,13 @@ def _extents(stay: Stay, offset: int) -> tuple[Extent, ...]:
             merged[-1] = replace(last, bytes=last.bytes + part.bytes)
         else:
             merged.append(part)
-    merged.sort(key=lambda p: (-1 if p.born is None else p.born, p.first))
-    return tuple(Extent(p.first, offset + p.first, p.bytes, p.born, p.freed) for p in merged)
+    found = []
+    for part in sorted(merged, key=lambda p: (-1 if p.born is None else p.born, p.first)):
+        for run in runs:
+            first, stop = max(part.first, run.first), min(part.first + part.bytes, run.first + run.bytes)
+            if first < stop or not stay.bytes:
+                found.append(Extent(first, run.offset + first - run.first, stop - first, part.born, part.freed))
+    return tuple(found)
 
 
 def _program(table: _Tables, part: Part) -> Program:
@@ -201,6 +219,9 @@ def _program(table: _Tables, part: Part) -> Program:
     host = table.add_host_buffers(part, part.schedule.steps)
     writer = _StepWriter(part, tensor_ids, buffer_ids, workspaces, host)
     return Program(tuple(writer.step(step) for step in part.schedule.steps))
+
+
+_UNWRITTEN: Mapping[tuple[int, int], int] = MappingProxyType({})
 
 
 class _StepWriter:
@@ -229,8 +250,8 @@ class _StepWriter:
         task = self.tasks.tasks[step.task]
         launch = self.tasks.launch(task)
         configuration = self.part.decisions.configurations[task.index]
-        reads = tuple(self._read(use) for use in task.reads)
-        writes = tuple(self._write(use) for use in task.writes)
+        reads = tuple([self._read(use) for use in task.reads])
+        writes = tuple([self._write(use) for use in task.writes])
         return Step(
             id=step.id,
             lane=step.lane,
@@ -281,10 +302,11 @@ class _StepWriter:
 
     def _version(self, piece: int, span: tuple[int, int]) -> int:
         """The version of bytes `span` of a piece: of the parts written so far that overlap it, the newest."""
-        return max(
-            (v for (start, stop), v in self.versions.get(piece, {}).items() if start < span[1] and span[0] < stop),
-            default=0,
-        )
+        newest = 0
+        for (start, stop), version in self.versions.get(piece, _UNWRITTEN).items():
+            if start < span[1] and span[0] < stop:
+                newest = max(newest, version)
+        return newest
 
     def _read(self, use: Use) -> Access:
         version = self._version(use.piece, (use.start, use.stop))

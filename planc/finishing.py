@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from types import MappingProxyType
 
 from planc import __version__
@@ -17,7 +18,12 @@ from planc.yardsticks import Yardsticks
 
 
 def finish(
-    workload: Workload, found: Draft, budget_bytes: int, options: Mapping[str, str], yardsticks: Yardsticks
+    workload: Workload,
+    found: Draft,
+    budget_bytes: int,
+    options: Mapping[str, str],
+    yardsticks: Yardsticks,
+    bound_ns: int | None = None,
 ) -> Plan:
     """The plan of a draft, with what the simulator predicts of it."""
     made = found.assembled
@@ -25,7 +31,7 @@ def finish(
     predicted = Predicted(
         makespan_ns=0,
         ideal_ns=yardsticks.ideal_ns,
-        bound_ns=None,
+        bound_ns=bound_ns,
         gap_ppm=None,
         peak_bytes=0,
         keep_all_bytes=yardsticks.keep_all_bytes,
@@ -37,7 +43,7 @@ def finish(
     plan = Plan(
         provenance=Provenance(
             planc=__version__,
-            solver="",
+            solver=f"highspy {version('highspy')}" if found.candidate.proves else "",
             model_sha256=model_sha256(workload.graph),
             profile=profile.name,
             profile_sha256=profile_sha256(profile),
@@ -53,7 +59,7 @@ def finish(
             device_bytes=profile.memory_bytes,
             arena_bytes=made.arena_bytes,
             alignment=profile.alignment,
-            page_bytes=0,
+            page_bytes=made.page_bytes,
             host_bytes=made.host_bytes,
         ),
         tensors=made.tensors,
@@ -70,10 +76,16 @@ def _with_timeline(plan: Plan, timeline: Timeline) -> Plan:
     predicted = replace(
         plan.predicted,
         makespan_ns=timeline.makespan_ns,
+        gap_ppm=_gap_ppm(timeline.makespan_ns, plan.predicted.bound_ns),
         peak_bytes=timeline.peak_bytes,
         bytes_by_kind=by_kind,
     )
     return replace(plan, predicted=predicted)
+
+
+def _gap_ppm(makespan_ns: int, bound_ns: int | None) -> int | None:
+    """makespan / bound - 1 in parts per million, rounded up."""
+    return None if not bound_ns else -(-(makespan_ns - bound_ns) * 10**6 // bound_ns)
 
 
 def _recomputed_bytes(found: Draft) -> int:

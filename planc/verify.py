@@ -13,6 +13,7 @@ from planc.verify_data import DataFlow
 from planc.verify_form import check_form
 from planc.verify_memory import check_memory, check_spaces
 from planc.verify_model import check_model, given_buffers
+from planc.verify_pages import check_pages
 from planc.verify_report import CODES, Report, Violation
 from planc.verify_training import check_evaluation, check_outputs, check_sums, check_training
 
@@ -37,6 +38,7 @@ def _verify_program(plan: Plan, program: str) -> dict[Violation, None]:
     report = Report(plan, program)
     order = HappensBefore(plan.programs[program].steps)
     uses = check_memory(report, order)
+    check_pages(report, order, uses)
     flow = DataFlow(report, order, given_buffers(plan, program))
     flow.follow(uses)
     check_sums(report, flow)

@@ -31,8 +31,11 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class StepUses:
+    """Where the accesses of a step lie, and its workspace."""
+
     reads: tuple[Use, ...]
     writes: tuple[Use, ...]
+    workspace: tuple[Piece, ...] = ()
 
 
 def check_spaces(plan: Plan) -> tuple[Violation, ...]:
@@ -74,9 +77,10 @@ def check_memory(report: Report, order: HappensBefore) -> tuple[StepUses, ...]:
         writes = tuple(
             Use(access, finder.find(step.id, access.buffer, access.start, access.stop)) for access in step.writes
         )
+        workspace: tuple[Piece, ...] = ()
         if step.workspace is not None:
-            finder.find(step.id, step.workspace, 0, report.plan.buffers[step.workspace].bytes)
-        uses.append(StepUses(reads, writes))
+            workspace = finder.find(step.id, step.workspace, 0, report.plan.buffers[step.workspace].bytes)
+        uses.append(StepUses(reads, writes, workspace))
     _check_lives(report, order)
     for space in Space:
         _check_overlaps(report, order, space)
@@ -195,10 +199,11 @@ def _of_program(report: Report) -> list[Buffer]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tenant:
+class Tenant:
     """An extent, as a holder of bytes of its space."""
 
     buffer: int
+    extent: int
     offset: int
     bytes: int
     born: int
@@ -212,29 +217,34 @@ def _check_overlaps(report: Report, order: HappensBefore, space: Space) -> None:
     In the order of birth each one takes its bytes over from those that had them last; if it follows these, it follows
     all before them too, since a life ends after it begins (extent-life).
     """
-    tenants = [
-        _Tenant(buffer.id, extent.offset, extent.bytes, -1 if extent.born is None else extent.born, extent.freed)
-        for buffer in _of_program(report)
-        if buffer.space is space
-        for extent in buffer.extents
-        if extent.bytes
-    ]
-    tenants.sort(key=lambda tenant: tenant.born)
-    size = max((tenant.offset + tenant.bytes for tenant in tenants), default=0)
+    found = sorted(tenants(report, space), key=lambda tenant: tenant.born)
+    size = max((tenant.offset + tenant.bytes for tenant in found), default=0)
     holders = ByteMap[int](size, -1, lambda holder: holder)
-    for number, tenant in enumerate(tenants):
+    for number, tenant in enumerate(found):
         parts = holders.cut(tenant.offset, tenant.offset + tenant.bytes)
         for old in dict.fromkeys(holders.values[parts]):
-            if old >= 0 and not _follows(order, tenants[old], tenant):
-                _report_overlap(report, tenants[old], tenant, order)
+            if old >= 0 and not follows(order, found[old], tenant):
+                _report_overlap(report, found[old], tenant, order)
         holders.fill(parts, number)
 
 
-def _follows(order: HappensBefore, old: _Tenant, new: _Tenant) -> bool:
+def tenants(report: Report, space: Space) -> list[Tenant]:
+    """Every extent of the program in `space`, in the order of the document."""
+    return [
+        Tenant(buffer.id, index, extent.offset, extent.bytes, -1 if extent.born is None else extent.born, extent.freed)
+        for buffer in _of_program(report)
+        if buffer.space is space
+        for index, extent in enumerate(buffer.extents)
+        if extent.bytes
+    ]
+
+
+def follows(order: HappensBefore, old: Tenant, new: Tenant) -> bool:
+    """Whether the life of `old` has ended when that of `new` begins, in every timing."""
     return new.born >= 0 and bool(old.freed) and all(order.before(last, new.born) for last in old.freed)
 
 
-def _report_overlap(report: Report, old: _Tenant, new: _Tenant, order: HappensBefore) -> None:
+def _report_overlap(report: Report, old: Tenant, new: Tenant, order: HappensBefore) -> None:
     start, stop = max(old.offset, new.offset), min(old.offset + old.bytes, new.offset + new.bytes)
     open_steps: Sequence[int] = [last for last in old.freed if new.born < 0 or not order.before(last, new.born)]
     until = f"{', '.join(map(report.step, open_steps))} may still run" if open_steps else "the program has not ended"

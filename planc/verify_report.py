@@ -34,6 +34,8 @@ CODES: Mapping[str, str] = MappingProxyType(
         "extent-scattered": "without pages, the bytes of an access lie in one piece",
         "extent-life": "an extent is freed by a step that follows its birth",
         "extent-overlap": "two extents that may be alive at one time share no byte",
+        "page-border": "with pages, the places of an access meet at page borders",
+        "page-shared": "a page with addresses of its own for one buffer holds nothing of another at that time",
         "access-early": "an access follows the birth of its bytes",
         "access-late": "an access ends before its bytes are given away",
         # Data: which version of what a step sees.

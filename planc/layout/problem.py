@@ -23,7 +23,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Memory that must lie in one range; its spans lie side by side in it and may come and go at different times."""
+    """Memory for one array. Its spans lie side by side in it, come and go by themselves, and are all there once."""
 
     spans: tuple[Span, ...]
 
@@ -41,11 +41,32 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """`offsets`: one for each item, in bytes; `arena_bytes`: the end of the highest item."""
+class Run:
+    """Bytes [first, first + bytes) of an item lie at `offset` of the arena."""
 
-    offsets: tuple[int, ...]
+    first: int
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`runs`: for each item where its bytes lie, in their order. `arena_bytes`: the end of the highest run.
+
+    `page_bytes`: 0 = contiguous, one run an item; else items of several runs begin and continue at page borders, and
+    share no page with an item that is there at the same time.
+    """
+
+    runs: tuple[tuple[Run, ...], ...]
     arena_bytes: int
+    page_bytes: int = 0
+
+
+def contiguous(items: tuple[Item, ...], offsets: list[int]) -> Layout:
+    """Every item in one run, at its offset."""
+    ends = [offset + item.bytes for item, offset in zip(items, offsets, strict=True)]
+    runs = tuple((Run(0, offset, item.bytes),) for item, offset in zip(items, offsets, strict=True))
+    return Layout(runs, max(ends, default=0))
 
 
 def peak_bytes(items: tuple[Item, ...]) -> int:

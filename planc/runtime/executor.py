@@ -161,29 +161,35 @@ class _Preparation:
         return actions
 
     def _work(self, step: Step) -> list[Action]:
+        if step.kind is not StepKind.LAUNCH:
+            return [self._copy(step)]
         reads = tuple(self.places.access(access, step.id) for access in step.reads)
         writes = tuple(self.places.access(access, step.id) for access in step.writes)
-        if step.kind is StepKind.LAUNCH:
-            workspace = None if step.workspace is None else self.places.workspace(step.workspace, step.id)
-            launch = self.device.launch(step, reads, writes, workspace)
-            if self.debug.observe is None:
-                return [launch]
-            return [launch, partial(_observe, self.debug.observe, step, self.device, reads, writes)]
+        workspace = None if step.workspace is None else self.places.workspace(step.workspace, step.id)
+        launch = self.device.launch(step, reads, writes, workspace)
+        if self.debug.observe is None:
+            return [launch]
+        return [launch, partial(_observe, self.debug.observe, step, self.device, reads, writes)]
+
+    def _copy(self, step: Step) -> Action:
+        reads = [self.places.copied(access, step.id) for access in step.reads]
+        writes = [self.places.copied(access, step.id) for access in step.writes]
         if len(reads) != 1 or len(writes) != 1 or reads[0].bytes != writes[0].bytes:
             raise PlanFileError(
                 f"plan: step {step.id} ({step.kind} {step.label!r}) copies {[place.bytes for place in reads]} bytes to "
                 f"{[place.bytes for place in writes]}; one read and one write of equal size are wanted.",
                 "Compile the plan again.",
             )
-        return [self.device.copy(reads[0], writes[0])]
+        return self.device.copy(reads[0], writes[0])
 
     def _poisoned(self, step: Step) -> list[Place]:
         """What the step is the first to write: not what it adds to, nor what it reads and overwrites in place."""
         found = [
-            self.places.born_at(access, step.id)
+            place
             for access in step.writes
             if not (step.accumulate and not self.plan.tensors[access.tensor].rows)
             and not any(_overlap(access, read) for read in step.reads)
+            for place in self.places.born_at(access, step.id)
         ]
         if step.workspace is not None:
             found.append(self.places.workspace(step.workspace, step.id))

@@ -91,14 +91,22 @@ class ProcessMemory:
         self._before = _status_bytes("VmRSS")
 
     def growth_bytes(self) -> int | None:
-        """Bytes beyond the start, at the highest so far."""
+        """Bytes beyond the start, at the highest so far.
+
+        The kernel counts a page once for each of its mappings; a page of a paged arena, all of which are there from
+        before the first step on, counts once here.
+        """
         peak = _status_bytes("VmHWM")
-        return None if peak is None or self._before is None else peak - self._before
+        if peak is None or self._before is None:
+            return None
+        shared = _status_bytes("RssShmem") or 0
+        once = _status_bytes("Pss_Shmem", "smaps_rollup") if shared else 0
+        return peak - self._before - (shared - (shared if once is None else once))
 
 
-def _status_bytes(field: str) -> int | None:
+def _status_bytes(field: str, file: str = "status") -> int | None:
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path("/proc/self", file).read_text().splitlines()
     except OSError:
         return None
     found = [int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -37,26 +38,17 @@ class Block:
     def __init__(self, size: int, what: str) -> None:
         page = mmap.PAGESIZE
         whole = align_up(size, page)
-        try:
-            self._map = _anonymous(whole + 2 * page)
-        except (OSError, ValueError, OverflowError, MemoryError) as error:
-            raise RunError(
-                f"{what}: the system does not give {format_bytes(size)} ({size} bytes): {error}.",
-                "Compile the plan for a smaller --budget or free memory.",
-            ) from error
-        everything = np.frombuffer(self._map, np.uint8)
-        self.bytes: Bytes = everything[page : page + size]
+        everything = reserve(whole + 2 * page, size, what)
+        self._hold(everything[page:], size)
         guards = [everything[page + size : page + whole]]
         sides = (everything[:page], everything[page + whole :])
-        if not all(_forbid(side) for side in sides):
+        if not all(forbid(side) for side in sides):
             guards.extend(sides)
-        for guard in guards:
-            guard[:] = _GUARD
-        self._guards = tuple(guards)
+        self._guard(guards)
 
     def view(self, place: Place) -> npt.NDArray[np.generic]:
         """The array that `place` describes: a view, never a copy."""
-        return np.ndarray(place.shape, np.dtype(place.dtype), self.bytes.data, place.offset)
+        return np.ndarray(place.shape, np.dtype(place.dtype), self._addresses.data, place.offset)
 
     def intact(self) -> bool:
         """Whether nothing was written beside the block."""
@@ -75,14 +67,39 @@ class Block:
                 return start + int(found[-1]) + 1
         return 0
 
+    def _hold(self, addresses: Bytes, size: int) -> None:
+        """The block is the first `size` bytes of `addresses`."""
+        self._addresses = addresses
+        self.bytes: Bytes = addresses[:size]
 
-def _anonymous(size: int) -> mmap.mmap:
+    def _guard(self, guards: Sequence[Bytes]) -> None:
+        for guard in guards:
+            guard[:] = _GUARD
+        self._guards = tuple(guards)
+
+
+def reserve(total: int, size: int, what: str, flags: int = 0) -> Bytes:
+    """`total` bytes of addresses, for `size` bytes of memory; given back when the last array on them is gone.
+
+    Raises:
+        RunError: the system does not give them.
+    """
+    try:
+        return np.frombuffer(_anonymous(total, flags), np.uint8)
+    except (OSError, ValueError, OverflowError, MemoryError) as error:
+        raise RunError(
+            f"{what}: the system does not give {format_bytes(size)} ({size} bytes): {error}.",
+            "Compile the plan for a smaller --budget or free memory.",
+        ) from error
+
+
+def _anonymous(size: int, flags: int) -> mmap.mmap:
     if sys.platform == "win32":
         return mmap.mmap(-1, size)
-    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags)
 
 
-def _forbid(pages: Bytes) -> bool:
+def forbid(pages: Bytes) -> bool:
     """Forbid any access to `pages`; False where the system has no such call."""
     if sys.platform != "linux":
         return False

@@ -17,8 +17,10 @@ from planc.runtime import lanes
 from planc.runtime.backend import Action, Prepared, Runnable
 from planc.runtime.kernels import KERNELS
 from planc.runtime.launch import Array, Hyper, Launch
+from planc.runtime.mapped_block import MappedBlock
 from planc.runtime.memory import Block, Bytes
 from planc.runtime.places import Place
+from planc.runtime.windows import Windows
 
 ALGORITHMS = frozenset({"direct", "im2col_gemm", "im2col_gemm_sample", "shifted_gemm", "winograd", "fft"})
 """Convolution algorithms the kernels have."""
@@ -54,7 +56,7 @@ class NumpyDevice:
     """Two blocks of memory; see `backend.Device`."""
 
     def __init__(self, plan: Plan) -> None:
-        self._arena = Block(plan.spaces.arena_bytes, "arena")
+        self._arena = _arena(plan)
         self._host = Block(plan.spaces.host_bytes, "host pool")
         self._batch = plan.model.batch
         self._pools = ThreadpoolController()
@@ -123,6 +125,13 @@ class NumpyDevice:
     def _run(self, queues: lanes.Queues, hyper: Hyper) -> None:
         with self._pools.limit(limits=self._blas_threads, user_api="blas"):
             lanes.run(queues, hyper)
+
+
+def _arena(plan: Plan) -> Block:
+    windows = Windows(plan)
+    if not windows.mappings:
+        return Block(plan.spaces.arena_bytes, "arena")
+    return MappedBlock(plan.spaces.arena_bytes, windows.mappings, windows.end, "arena")
 
 
 def blas_threads() -> int:

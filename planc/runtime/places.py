@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from planc.errors import PlanFileError, RunError
-from planc.plan import Access, Buffer, Extent, Plan, PlanTensor, Space
+from planc.plan import Access, Buffer, Plan, PlanTensor, Space
+from planc.runtime.windows import Windows, locate
 
 _ITEM_BYTES = {
     "float64": 8,
@@ -27,7 +28,10 @@ _REMEDY = "Run planc verify on the plan and compile it again."
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`bytes` bytes at `offset` of a space, seen as a C-contiguous array of `shape` and `dtype`."""
+    """`bytes` bytes at `offset` of a space, seen as a C-contiguous array of `shape` and `dtype`.
+
+    An offset beyond the arena's bytes is an address in a window (windows.py).
+    """
 
     space: Space
     offset: int
@@ -55,6 +59,10 @@ class Places:
     """
 
     plan: Plan
+    windows: Windows = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "windows", Windows(self.plan))
 
     def access(self, access: Access, step: int) -> Place:
         """Where `step` reads or writes `access`."""
@@ -62,11 +70,15 @@ class Places:
             self.plan.buffers[access.buffer], self.plan.tensors[access.tensor], access.start, access.stop, step
         )
 
+    def copied(self, access: Access, step: int) -> Place:
+        """What the copy `step` reads or writes, as bytes: it need not end at a row."""
+        buffer = self.plan.buffers[access.buffer]
+        return _bytes(buffer, self._offset(buffer, access.start, access.stop, step), access.stop - access.start)
+
     def workspace(self, buffer: int, step: int) -> Place:
         """The workspace of `step`, as bytes."""
         workspace = self.plan.buffers[buffer]
-        offset = self._offset(workspace, 0, workspace.bytes, step)
-        return Place(workspace.space, offset, workspace.bytes, "uint8", (workspace.bytes,))
+        return _bytes(workspace, self._offset(workspace, 0, workspace.bytes, step), workspace.bytes)
 
     def before(self, buffer: int, tensor: int) -> Place:
         """Where the host puts `tensor` (the samples its buffer holds) before the program starts."""
@@ -76,13 +88,18 @@ class Places:
         """Where the host finds `tensor` after a program of `steps` steps."""
         return self._port(buffer, tensor, steps)
 
-    def born_at(self, access: Access, step: int) -> Place:
-        """What a write of `step` is the first to touch: the whole extent if it is born there, else the access."""
+    def born_at(self, access: Access, step: int) -> tuple[Place, ...]:
+        """What a write of `step` is the first to touch: the extents born there if it lies in them, else the access."""
         buffer = self.plan.buffers[access.buffer]
-        for extent in buffer.extents:
-            if extent.born == step and extent.first <= access.start and access.stop <= extent.first + extent.bytes:
-                return Place(buffer.space, extent.offset, extent.bytes, "uint8", (extent.bytes,))
-        return self.access(access, step).raw()
+        born = [
+            extent
+            for extent in buffer.extents
+            if extent.born == step and extent.first < access.stop and access.start < extent.first + extent.bytes
+        ]
+        covered = sum(min(access.stop, e.first + e.bytes) - max(access.start, e.first) for e in born)
+        if covered < access.stop - access.start:
+            return (self.copied(access, step),)
+        return tuple(_bytes(buffer, self._inside(buffer, extent.offset, extent.bytes), extent.bytes) for extent in born)
 
     def _port(self, buffer: int, tensor: int, step: int) -> Place:
         found = self.plan.buffers[buffer]
@@ -97,18 +114,11 @@ class Places:
         return Place(buffer.space, offset, stop - start, tensor.dtype, _shape(tensor, stop - start))
 
     def _offset(self, buffer: Buffer, start: int, stop: int, step: int) -> int:
-        """The offset of bytes [start, stop) of `buffer` at `step`, which must lie in one piece inside the space."""
-        missing = [(start, stop)]
-        shifts = set()
-        for extent in reversed(buffer.extents):
-            if not missing:
-                break
-            if extent.born is not None and extent.born > step:
-                continue
-            rest = [piece for old in missing for piece in _without(old, extent)]
-            if rest != missing:
-                shifts.add(extent.offset - extent.first)
-            missing = rest
+        """The offset of bytes [start, stop) of `buffer` at `step`, which must lie in one piece inside the space or be
+        shown by a window."""
+        if start >= stop:
+            return 0
+        pieces, missing = locate(buffer, start, stop, step)
         if missing:
             a, b = missing[0]
             raise PlanFileError(
@@ -116,31 +126,34 @@ class Places:
                 f"its extents cover {_ranges(buffer)}.",
                 _REMEDY,
             )
-        if len(shifts) > 1:
+        for piece in pieces:
+            self._inside(buffer, piece.offset, piece.stop - piece.start)
+        window = self.windows.find(buffer.id, pieces)
+        if window is not None:
+            return window
+        if len(pieces) > 1:
             raise PlanFileError(
-                f"plan: bytes [{start}, {stop}) of buffer {buffer.id} lie in {len(shifts)} separate pieces at step "
+                f"plan: bytes [{start}, {stop}) of buffer {buffer.id} lie in {len(pieces)} separate pieces at step "
                 f"{step}; one array needs them in one.",
                 _REMEDY,
             )
-        offset = start + (shifts.pop() if shifts else 0)
+        return pieces[0].offset
+
+    def _inside(self, buffer: Buffer, offset: int, size: int) -> int:
+        """`offset`, if `size` bytes from there on are inside the buffer's space."""
         spaces = self.plan.spaces
-        size = spaces.arena_bytes if buffer.space is Space.ARENA else spaces.host_bytes
-        if offset < 0 or offset + stop - start > size:
+        end = spaces.arena_bytes if buffer.space is Space.ARENA else spaces.host_bytes
+        if offset < 0 or offset + size > end:
             raise PlanFileError(
-                f"plan: buffer {buffer.id} lies at [{offset}, {offset + stop - start}) of the {buffer.space}, "
-                f"which has {size} bytes.",
+                f"plan: buffer {buffer.id} lies at [{offset}, {offset + size}) of the {buffer.space}, "
+                f"which has {end} bytes.",
                 _REMEDY,
             )
         return offset
 
 
-def _without(piece: tuple[int, int], extent: Extent) -> list[tuple[int, int]]:
-    """`piece` without the bytes of `extent`."""
-    start, stop = piece
-    a, b = max(start, extent.first), min(stop, extent.first + extent.bytes)
-    if a >= b:
-        return [piece]
-    return [rest for rest in ((start, a), (b, stop)) if rest[0] < rest[1]]
+def _bytes(buffer: Buffer, offset: int, size: int) -> Place:
+    return Place(buffer.space, offset, size, "uint8", (size,))
 
 
 def _ranges(buffer: Buffer) -> str:

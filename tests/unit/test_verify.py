@@ -100,6 +100,21 @@ def _scattered(plan: Plan) -> Plan:
     return edit_buffer(plan, plans.G_ONE, extents=halves)
 
 
+def _paged(first: int, page_bytes: int) -> Edit:
+    """g lies in two places, of which the first ends at the border of a page; so the plan has pages."""
+
+    def change(plan: Plan) -> Plan:
+        plan = edit_spaces(_scattered(plan), page_bytes=page_bytes, alignment=16)
+        return edit_extent(plan, plans.G_ONE, offset=first)
+
+    return change
+
+
+def _beside_a_scattered_one(plan: Plan) -> Plan:
+    """The loss lies in the page where the first half of g is."""
+    return edit_extent(_paged(plans.FREE + 144, 32)(plan), plans.LOSS, offset=plans.FREE + 128)
+
+
 def _count(samples: tuple[int, int]) -> Edit:
     """The second contribution to the count runs on `samples` instead of [2, 4)."""
     start, stop = samples
@@ -213,6 +228,8 @@ BROKEN: dict[str, tuple[Edit, ...]] = {
         lambda p: edit_extent(p, plans.SPACE_ONE, bytes=99),
     ),
     "extent-scattered": (_scattered,),
+    "page-border": (_paged(plans.FREE + 128, 32),),
+    "page-shared": (_beside_a_scattered_one,),
     "extent-life": (_unused_buffer_freed_before_birth,),
     "extent-overlap": (
         _reuse_without_the_offload,
@@ -279,6 +296,10 @@ BROKEN: dict[str, tuple[Edit, ...]] = {
 def test_the_good_plans_keep_every_rule() -> None:
     assert verify(training_plan()) == ()
     assert verify(plans.chain_plan(12)) == ()
+
+
+def test_a_paged_plan_may_scatter_a_buffer() -> None:
+    assert verify(_paged(plans.FREE + 144, 32)(training_plan())) == ()
 
 
 def test_every_code_has_a_plan_that_breaks_it() -> None:
