@@ -5,18 +5,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planc.assembly import Assembled, Part, assemble
 from planc.costs import CostTable, make_costs
-from planc.errors import InfeasibleError
+from planc.errors import InfeasibleError, InternalError
 from planc.graph import Graph
 from planc.passes.base import Decisions, Pass, Problem, apply_passes, memory_bytes
 from planc.passes.conv_algorithm import ChooseEach, FitWorkspaces, fastest, smallest
 from planc.passes.inputs import HostInputs
 from planc.passes.offload import OffloadEverything
 from planc.passes.prefetch import AsEarlyAsFits
-from planc.placement import place
+from planc.placement import Arena, place
 from planc.policies import Candidate
 from planc.profile import Profile
 from planc.rebuild import with_rebuilds
@@ -36,13 +36,16 @@ class Workload:
     training: TrainingGraph
     evaluation: TrainingGraph
     profile: Profile
+    arena: Arena = "auto"
     _tasks: dict[tuple[bool, int], TaskList] = field(default_factory=dict)
     _costs: dict[tuple[bool, int, str], CostTable] = field(default_factory=dict)
     """Tasks and costs by (training, sub-batches, micro-batches): the same for every candidate."""
+    smallest: dict[tuple[int | None, int], int] = field(default_factory=dict)
+    """Smallest budgets found so far, by (sub-batches, most steps)."""
 
     @classmethod
-    def of(cls, graph: Graph, options: TrainingOptions, profile: Profile) -> Workload:
-        return cls(graph, make_training_graph(graph, options), make_evaluation_graph(graph, options), profile)
+    def of(cls, graph: Graph, options: TrainingOptions, profile: Profile, arena: Arena = "auto") -> Workload:
+        return cls(graph, make_training_graph(graph, options), make_evaluation_graph(graph, options), profile, arena)
 
     def problem(
         self,
@@ -77,6 +80,7 @@ class Draft:
     train: Part
     evaluate: Part
     assembled: Assembled
+    arena: Arena
 
 
 def draft(
@@ -88,16 +92,35 @@ def draft(
     below_ns: int = UNLIMITED,
     workspace_bytes: int | None = None,
 ) -> Draft:
-    """Take one candidate through the flow.
+    """Take one candidate through the flow; one that plans with fluid memory again with less where its layout overflows.
 
     Raises:
         InfeasibleError: its memory or its layout exceeds the budget, or its makespan is not below `below_ns`.
     """
-    problem = workload.problem(
+    whole = workload.problem(
         sub_batches, budget_bytes, micro_batches=candidate.micro_batches, workspace_bytes=workspace_bytes
     )
-    problem, decisions = decide(problem, candidate)
-    return draft_of(workload, candidate, problem, decisions, below_ns=below_ns)
+    target, bound_ns, needed = budget_bytes, None, UNLIMITED
+    for left in range(_TRIES if candidate.proves else 1, 0, -1):
+        problem, decisions = decide(replace(whole, budget_bytes=target), candidate)
+        bound_ns = decisions.bound_ns if bound_ns is None else bound_ns  # proven for the whole budget
+        decisions = replace(decisions, bound_ns=bound_ns)
+        try:
+            return draft_of(
+                workload, candidate, replace(problem, budget_bytes=budget_bytes), decisions, below_ns=below_ns
+            )
+        except InfeasibleError as error:
+            if error.smallest_budget_bytes is None or left == 1:
+                raise
+            target = target * budget_bytes // error.smallest_budget_bytes - 1
+            if error.smallest_budget_bytes >= needed:  # the same layout again: ask for clearly less
+                target = target * 95 // 100
+            needed = error.smallest_budget_bytes
+    raise InternalError("a candidate is tried at least once")
+
+
+_TRIES = 6
+"""How often a candidate that plans with fluid memory may be given less of it."""
 
 
 def decide(problem: Problem, candidate: Candidate) -> tuple[Problem, Decisions]:
@@ -125,16 +148,22 @@ def draft_of(
     budget_bytes = problem.budget_bytes
     needed = int(memory_bytes(problem, decisions).max())
     if needed > budget_bytes:
-        raise InfeasibleError(f"{candidate.name}: needs {needed} bytes at once, the budget is {budget_bytes}.")
+        raise InfeasibleError(
+            f"{candidate.name}: needs {needed} bytes at once, the budget is {budget_bytes}.",
+            smallest_budget_bytes=needed,
+        )
     schedule = make_schedule(problem, decisions)
     if schedule.makespan_ns() >= below_ns:
         raise InfeasibleError(f"{candidate.name}: a faster plan is known.")
-    placement = place(problem, schedule, budget_bytes if enough_bytes is None else enough_bytes)
+    placement = place(problem, schedule, budget_bytes if enough_bytes is None else enough_bytes, workload.arena)
+    if placement.arena_bytes > budget_bytes:
+        raise InfeasibleError(
+            f"{candidate.name}: its layout needs {placement.arena_bytes} bytes.",
+            smallest_budget_bytes=placement.arena_bytes,
+        )
     train = Part("train", problem, decisions, schedule, placement)
-    if train.placement.arena_bytes > budget_bytes:
-        raise InfeasibleError(f"{candidate.name}: its layout needs {train.placement.arena_bytes} bytes.")
     evaluate = _evaluation(workload, len(problem.tasks.ranges), train.placement.arena_bytes, budget_bytes)
-    return Draft(candidate, len(problem.tasks.ranges), train, evaluate, assemble(train, evaluate))
+    return Draft(candidate, len(problem.tasks.ranges), train, evaluate, assemble(train, evaluate), workload.arena)
 
 
 def _evaluation(workload: Workload, sub_batches: int, arena_bytes: int, budget_bytes: int) -> Part:
@@ -147,7 +176,7 @@ def _evaluation(workload: Workload, sub_batches: int, arena_bytes: int, budget_b
         problem = workload.problem(sub_batches, limit, training=False)
         decisions = apply_passes(problem, passes)
         schedule = make_schedule(problem, decisions)
-        part = Part("evaluate", problem, decisions, schedule, place(problem, schedule, limit))
+        part = Part("evaluate", problem, decisions, schedule, place(problem, schedule, limit, workload.arena))
         if part.placement.arena_bytes <= limit:
             return part
     raise InfeasibleError(f"the evaluation program needs {part.placement.arena_bytes} bytes.")

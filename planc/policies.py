@@ -4,16 +4,18 @@ sub-batches."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
 from planc.passes.base import Pass, every_gap
 from planc.passes.conv_algorithm import ChooseEach, FitWorkspaces, fastest, smallest
+from planc.passes.flow_milp import FlowMilp
 from planc.passes.gate import Gate
 from planc.passes.inputs import HostInputs
 from planc.passes.offload import OffloadEverything, OffloadOldest, OffloadWith, any_piece, convolution_input
 from planc.passes.prefetch import AsEarlyAsFits, OneLayerAhead
+from planc.passes.recompute import CheckpointSqrt
 from planc.passes.workspace import WorkspaceDivision, WorkspaceReuse
 
 
@@ -22,6 +24,7 @@ class SubBatches(StrEnum):
 
     WHOLE = "whole batch"
     MODNN = "moDNN's window rule"
+    FEW = "1, 2, 4, each; where none of them fits 8, 16, ..., the first that does"
     EVERY = "1, 2, 4, ... single samples, the first that fits"
 
 
@@ -44,8 +47,21 @@ class Candidate:
     sub_batches: SubBatches = SubBatches.WHOLE
     micro_batches: str = "undivided"
     """Which micro-batch sizes its convolution calls may be cut into."""
+    proves: bool = False
+    """Its decisions come with a bound; where its layout overflows, the flow begins again with less memory."""
+    beyond_class: bool = False
+    """Its plans may lie outside the class of plans that the bound speaks of (flow_model.py)."""
     last_resort: bool = False
     """Tried only if no candidate before it fits."""
+
+
+def with_recompute(candidate: Candidate, recompute: str) -> Candidate:
+    """The candidate with what its passes may recompute set: any, cheap, none (`--recompute`)."""
+    passes = tuple(
+        replace(one, recompute=recompute) if isinstance(one, (FlowMilp, CheckpointSqrt)) else one
+        for one in candidate.passes
+    )
+    return replace(candidate, passes=passes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +86,12 @@ _CONV_GREEDY = Candidate("offload conv + greedy", (_FASTEST, *_CONV, _GREEDY))
 _CONV_SMALLEST = Candidate("offload conv + memory-optimal", (_SMALLEST, *_CONV))
 
 MINIMUM_MEMORY = Candidate(
-    "minimum memory", (_SMALLEST, OffloadEverything(), HostInputs()), (), SubBatches.EVERY, last_resort=True
+    "minimum memory",
+    (_SMALLEST, OffloadEverything(), HostInputs()),
+    (),
+    SubBatches.EVERY,
+    beyond_class=True,
+    last_resort=True,
 )
 """Whatever is not wanted is away, with the smallest workspaces: its smallest arena is the smallest budget."""
 
@@ -79,20 +100,34 @@ _LITTLE_MEMORY = Candidate(
     (_SMALLEST, HostInputs()),
     (Gate(every_gap), AsEarlyAsFits(), _FASTEST, _GREEDY),
     SubBatches.EVERY,
+    beyond_class=True,
     last_resort=True,
 )
 """As minimum memory, but what fits stays, and what room is left goes to earlier copies in and faster algorithms."""
+
+FLOW = Candidate(
+    "flow program",
+    (FlowMilp(),),
+    (Gate(), AsEarlyAsFits(), _FASTEST, _GREEDY),
+    SubBatches.FEW,
+    micro_batches="powers",
+    proves=True,
+)
+"""Offload, recomputation and configurations decided together, with a proof of how far they are from the best."""
 
 _OLDEST_IN_PARTS = Candidate(
     "oldest in parts", (_SMALLEST,), (Gate(), AsEarlyAsFits(), _FASTEST, _GREEDY), micro_batches="powers"
 )
 """As modnn without sub-batches, but copies go in parts, each gated by memory alone."""
 
+_CHECKPOINT_SQRT = Candidate("checkpoint-sqrt", (_FASTEST, CheckpointSqrt()), (_FASTEST, _GREEDY))
+
 MODNN = Candidate(
     "modnn",
     (_FASTEST, _GREEDY, OffloadOldest(), HostInputs()),
     (AsEarlyAsFits(window_percent=15), _FASTEST, _GREEDY),
     SubBatches.MODNN,
+    beyond_class=True,
 )
 
 _VDNN_DYN = (
@@ -118,6 +153,11 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "modnn": Policy(
             Take.FIRST, (MODNN,), "sub-batches, then offload the oldest where memory is short, then slower algorithms"
         ),
+        "checkpoint-sqrt": Policy(
+            Take.FIRST,
+            (_CHECKPOINT_SQRT,),
+            "keep every sqrt(n)-th activation, recompute the segments between",
+        ),
         "ucudnn-wr": Policy(
             Take.FIRST,
             (Candidate("ucudnn-wr", (WorkspaceReuse(),), micro_batches="powers"),),
@@ -130,9 +170,19 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         ),
         "auto": Policy(
             Take.FASTEST,
-            (KEEP_ALL, _KEEP_ALL_GREEDY, _OLDEST_IN_PARTS, *_VDNN_DYN[1:], MODNN, _LITTLE_MEMORY, MINIMUM_MEMORY),
-            "the fastest in simulation of all others",
+            (
+                KEEP_ALL,
+                FLOW,
+                _KEEP_ALL_GREEDY,
+                _OLDEST_IN_PARTS,
+                _CHECKPOINT_SQRT,
+                *_VDNN_DYN[1:],
+                MODNN,
+                _LITTLE_MEMORY,
+                MINIMUM_MEMORY,
+            ),
+            "the flow program, or whatever else is faster in simulation",
         ),
     }
 )
-"""auto's last candidate always fits from the smallest budget up; the others are vDNN's, moDNN's and their like."""
+"""auto's last candidate always fits from the smallest budget up."""

@@ -98,7 +98,9 @@ def make_schedule(problem: Problem, decisions: Decisions) -> Schedule:
         launch_of.append(launch)
         for number in after.get(index, ()):
             if offloads[number].copied:
-                out_of[number] = lanes.copy_out(problem, offloads[number], number, launch)
+                begin = offloads[number].after
+                wait = launch_of[begin] if begin >= 0 else None
+                out_of[number] = lanes.copy_out(problem, offloads[number], number, wait)
     if len(into_of) != len(offloads):
         raise InternalError("an activation leaves the device and never returns")
     return Schedule(tuple(lanes.steps), _stays(problem, decisions, launch_of, out_of, into_of))
@@ -113,9 +115,12 @@ def _group(offloads: tuple[Offload, ...]) -> _Groups:
     returns: dict[int, list[int]] = {}
     after: dict[int, list[int]] = {}
     numbered = tuple(enumerate(offloads))
+    begin = -1
     for number, offload in sorted(numbered, key=lambda item: (item[1].leaves, item[1].piece, item[1].first)):
         freed_by.setdefault(offload.freed_by, []).append(number)
-        after.setdefault(offload.after, []).append(number)
+        # The lane keeps to the order of last uses, so a copy comes no earlier than those that go before it.
+        begin = max(begin, offload.after)
+        after.setdefault(begin, []).append(number)
     for number, offload in sorted(numbered, key=lambda item: (item[1].needed_by, item[1].piece, item[1].first)):
         returns.setdefault(offload.returns, []).append(number)
     return freed_by, returns, after
@@ -134,16 +139,18 @@ class _Lanes:
         self, lane: Lane, kind: StepKind, task: int | None, offload: int | None, waits: list[int], duration_ns: int
     ) -> int:
         index = len(self.steps)
-        known = dict.fromkeys(Lane, 0)
         before = self.last.get(lane)
-        if before is not None:
-            self._learn(known, before)
+        if before is None:
+            known, ordinal = dict.fromkeys(Lane, 0), 0
+        else:
+            ordinal = self.ordinal[before] + 1
+            known = {**self.known[before], lane: ordinal}
         needed = []
         for wait in sorted(set(waits), reverse=True):
             if self.ordinal[wait] >= known[self.steps[wait].lane]:
                 needed.append(wait)
                 self._learn(known, wait)
-        self.ordinal.append(0 if before is None else self.ordinal[before] + 1)
+        self.ordinal.append(ordinal)
         self.known.append(known)
         self.last[lane] = index
         waits_of = tuple(w for w in reversed(needed) if self.steps[w].lane is not lane)

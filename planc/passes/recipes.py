@@ -8,7 +8,7 @@ the recipe ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -21,7 +21,7 @@ from planc.training_graph import FORWARD
 from planc.units import align_up
 
 LONGEST_RECIPE = 12
-"""Tasks in a recipe. A bottleneck block of a residual network is 10; what takes longer costs more than any link saves."""
+"""Tasks in a recipe: a bottleneck block of a residual network is 10. A longer chain costs more than a copy would."""
 
 WORKSPACE_SHARE = 8
 """A call in a recipe runs in the fastest configuration whose workspace is at most this part of what it writes.
@@ -47,8 +47,9 @@ class Recipe:
     tasks:       what runs again, in order.
     ancestors:   pieces it reads, sorted; their content lasts beyond `needed_by`, if they are on the device.
     transients:  pieces of which it makes a copy for itself, sorted.
-    extra_bytes: the most that transients and workspace take beyond the piece's own (aligned) bytes at any task of it.
-    duration_ns: of all its tasks, in the configurations `configurations`, one a task (None: not a convolution call).
+    configurations: one a task, None: not a convolution call. durations_ns: one a task, in these configurations.
+    extra_bytes: for each task what is live beside the piece, workspace included; less the piece's own bytes as long as
+        that is not there (all aligned).
     """
 
     piece: int
@@ -57,9 +58,13 @@ class Recipe:
     tasks: tuple[int, ...]
     ancestors: tuple[int, ...]
     transients: tuple[int, ...]
-    extra_bytes: int
-    duration_ns: int
     configurations: tuple[Configuration | None, ...]
+    durations_ns: tuple[int, ...]
+    extra_bytes: tuple[int, ...]
+
+    @property
+    def duration_ns(self) -> int:
+        return sum(self.durations_ns)
 
 
 def find_recipes(problem: Problem, recompute: str) -> tuple[Recipe, ...]:
@@ -96,7 +101,7 @@ class _Finder:
         order, ancestors = found
         tasks = [self.problem.tasks.tasks[t] for t in order]
         configurations = tuple(recipe_configuration(self.problem, task) for task in tasks)
-        duration_ns = sum(self.problem.costs.duration_ns(t, c) for t, c in zip(order, configurations, strict=True))
+        durations_ns = (self.problem.costs.duration_ns(t, c) for t, c in zip(order, configurations, strict=True))
         made = {use.piece for task in tasks for use in task.writes}
         return Recipe(
             piece=piece.index,
@@ -105,9 +110,9 @@ class _Finder:
             tasks=order,
             ancestors=tuple(sorted(ancestors)),
             transients=tuple(sorted(made - {piece.index})),
-            extra_bytes=self._extra_bytes(piece, tasks, configurations),
-            duration_ns=duration_ns,
             configurations=configurations,
+            durations_ns=tuple(durations_ns),
+            extra_bytes=tuple(self._extra_bytes(piece, tasks, configurations)),
         )
 
     def _closure(self, piece: Piece, leaves: int, needed_by: int) -> tuple[tuple[int, ...], set[int]] | None:
@@ -155,21 +160,19 @@ class _Finder:
 
     def _extra_bytes(
         self, piece: Piece, tasks: list[Task], configurations: Iterable[Configuration | None]
-    ) -> int:
-        """Peak over the recipe's tasks of what is live beside the piece, less the piece's bytes until it exists."""
-        size: Callable[[int], int] = lambda index: self.problem.bytes(self.problem.tasks.pieces[index])  # noqa: E731
-        written = {use.piece for task in tasks for use in task.writes}
+    ) -> Iterator[int]:
+        """Task by task what is live beside the piece, less the piece's bytes until it exists."""
+        pieces = self.problem.tasks.pieces
+        size = {use.piece: self.problem.bytes(pieces[use.piece]) for task in tasks for use in task.writes}
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for position, task in enumerate(tasks):
             for use in (*task.reads, *task.writes):
-                if use.piece in written:
+                if use.piece in size:
                     first.setdefault(use.piece, position)
                     last[use.piece] = position
-        peak = 0
         for position, configuration in enumerate(configurations):
-            live = sum(size(p) for p in written - {piece.index} if first[p] <= position <= last[p])
+            live = sum(size[p] for p in size.keys() - {piece.index} if first[p] <= position <= last[p])
+            own = 0 if first[piece.index] <= position else -size[piece.index]
             workspace = configuration.workspace_bytes if configuration else 0
-            own = 0 if first[piece.index] <= position else -size(piece.index)
-            peak = max(peak, live + own + align_up(workspace, self.problem.profile.alignment))
-        return peak
+            yield live + own + align_up(workspace, self.problem.profile.alignment)
