@@ -19,21 +19,28 @@ class LowerBound:
     op: str
 
 
-def lower_bound(graph: TrainingGraph) -> LowerBound:
+def lower_bound(graph: TrainingGraph, samples: int = 1) -> LowerBound:
     """Persistent tensors, plus the largest working set of any launch at one sample without workspace.
 
     Proof: persistent tensors never leave the arena; a launch finds all its arguments in the arena at once; its range
     has at least one sample, and a whole-batch launch has them all; an output shares an input's bytes only where the
-    launch may work in place. moDNN's bound (Chen et al., TPDS 2019) is the same with every parameter's gradient counted
-    as resident.
+    launch may work in place. capabilities.modnn_bound is moDNN's.
+
+    Args:
+        samples: of the largest range; the bound then speaks of the plans whose largest range has that many.
     """
     persistent = sum(t.spec.bytes for t in graph.tensors if t.kind in PERSISTENT and t.root == t.index)
-    largest = max(graph.launches, key=lambda launch: (_working_set(graph, launch), -launch.index))
-    return LowerBound(persistent + _working_set(graph, largest), persistent, largest.label, largest.op)
+    sets = [working_set(graph, launch, samples) for launch in graph.launches]
+    largest = graph.launches[sets.index(max(sets))]
+    return LowerBound(persistent + max(sets), persistent, largest.label, largest.op)
 
 
-def _working_set(graph: TrainingGraph, launch: Launch) -> int:
-    samples = graph.batch if launch.rule is BatchRule.WHOLE else 1
+def working_set(graph: TrainingGraph, launch: Launch, samples: int) -> int:
+    """Bytes of the arguments of `launch` on that many samples, persistent ones and workspace left out.
+
+    An output that may take an input's place counts once.
+    """
+    samples = graph.batch if launch.rule is BatchRule.WHOLE else samples
 
     def size(tensor: int) -> int:
         root = graph.tensors[graph.root(tensor)]

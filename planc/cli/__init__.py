@@ -20,6 +20,10 @@ from planc.errors import InternalError, PlancError
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("compile", "planc.cli.compile", "Turn a model and a memory budget into a plan."),
+    ("compare", "planc.cli.compare", "Set the policies side by side at one budget."),
+    ("bounds", "planc.cli.bounds", "Show what a model needs, by what planc may do about it."),
+    ("sweep", "planc.cli.sweep", "Plot step time against memory."),
+    ("fit", "planc.cli.fit", "Tell on which GPUs a model can be trained, and at what price."),
     ("verify", "planc.cli.verify", "Check that a plan keeps every rule, whatever the timing."),
     ("simulate", "planc.cli.simulate", "Predict a plan's time, stalls and peak memory."),
     ("run", "planc.cli.run", "Train a model by a plan."),

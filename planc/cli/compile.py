@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,20 @@ from rich.table import Table
 from rich.text import Text
 
 from planc import candidates
+from planc import explain as explanation
 from planc.candidates import DEFAULT_PROFILE
-from planc.cli.options import FILE, budget, complete_profile, decimal, dimension, json_option
+from planc.cli.options import FILE, budget, json_option
 from planc.cli.output import note, print_json, print_result, warn
-from planc.onnx_loader import load_model
-from planc.ops.optimizer import OPTIMIZERS
+from planc.cli.source import (
+    batch_option,
+    model_argument,
+    profile_option,
+    source_of,
+    training_options,
+    workspace_option,
+)
+from planc.passes.recipes import RECOMPUTE
+from planc.placement import ARENAS, Arena
 from planc.plan import Plan
 from planc.plan_json import read_plan, write_plan
 from planc.policies import POLICIES
@@ -27,57 +36,47 @@ Examples:
   planc compile model.onnx --budget 60% --profile rtx-3090-24gb --optimizer adam --lr 0.001 -o plan.json
   planc compile model.onnx --budget 60% --profile cpu --batch 8 --json
   planc compile model.onnx --policy keep-all --like plan.json -o reference.json
+  planc compile model.onnx --policy ucudnn-wr --workspace 64MiB -o plan.json
 
 \b
 Sizes: 4GB = 4000000000 bytes, 4GiB = 4294967296 bytes, a bare number is bytes, and 60% is that share of what keeping
 everything in memory needs. Without --budget it is the device's memory less what its context and libraries take.
 """
 
-_SETTINGS = ("lr", "momentum", "weight_decay", "beta1", "beta2", "epsilon")
-
-
-def _setting(name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(f"--{name.replace('_', '-')}", name, type=decimal, metavar="NUMBER", help=text)
-
 
 @click.command("compile", epilog=EXAMPLES)
-@click.argument("model", type=FILE, metavar="MODEL.onnx")
+@model_argument
 @click.option(
     "--budget", type=budget, metavar="SIZE", help="Largest arena, such as 4GB or 60%.  [default: what the device has]"
 )
-@click.option("--batch", type=click.IntRange(min=1), help="Samples a training step.  [default: the model's own]")
-@click.option(
-    "--dim",
-    "dims",
-    type=dimension,
-    metavar="NAME=N",
-    multiple=True,
-    help="Size of another open dimension; may be repeated.",
-)
-@click.option(
-    "--profile", metavar="NAME|FILE", shell_complete=complete_profile, help=f"Device.  [default: {DEFAULT_PROFILE}]"
-)
+@batch_option
+@profile_option(DEFAULT_PROFILE)
 @click.option("--policy", type=click.Choice(list(POLICIES)), default="auto", show_default=True, help="How to plan.")
-@click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), default="momentum", show_default=True)
-@_setting("lr", "Learning rate; `planc run` may change it.  [default: 0.01]")
-@_setting("momentum", "Of the momentum optimizer.  [default: 0.9]")
-@click.option("--nesterov", is_flag=True, help="Nesterov's variant of momentum.")
-@_setting("weight_decay", "[default: 0; adamw: 0.01]")
-@_setting("beta1", "Of adam and adamw.  [default: 0.9]")
-@_setting("beta2", "Of adam and adamw.  [default: 0.999]")
-@_setting("epsilon", "Of adam and adamw.  [default: 1e-08]")
-@click.option("--loss", help="cross_entropy, mse or none; OUTPUT=cross_entropy names the output it hangs on.")
-@click.option("--precision", type=click.Choice(["fp32", "fp64"]), default="fp32", show_default=True)
+@workspace_option
+@click.option(
+    "--sub-batches",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Cut the batch into that many.  [default: what is best]",
+)
+@click.option(
+    "--recompute",
+    type=click.Choice(list(RECOMPUTE)),
+    default="any",
+    show_default=True,
+    help="What may be computed again; cheap: no convolutions and products.",
+)
+@click.option(
+    "--arena",
+    type=click.Choice(list(ARENAS)),
+    default="auto",
+    show_default=True,
+    help="contiguous, paged, or the first of them that fits.",
+)
+@click.option("--explain", is_flag=True, help="Say what binds, and what more memory would buy.")
+@training_options
 @click.option(
     "--like", type=FILE, help="Reuse this plan's ranges, order and algorithms (results are then bit-identical)."
-)
-@click.option("--dropout", type=click.Choice(["train", "off"]), default="train", show_default=True)
-@click.option(
-    "--batch-norm",
-    type=click.Choice(["exact", "frozen"]),
-    default="exact",
-    show_default=True,
-    help="exact: trained, over the whole batch; frozen: running statistics as constants.",
 )
 @click.option("-o", "--output", type=FILE, help="Write the plan there.")
 @json_option
@@ -85,12 +84,14 @@ def command(
     model: Path,
     budget: str | None,
     batch: int | None,
-    dims: tuple[tuple[str, int], ...],
     profile: str | None,
+    policy: str,
+    workspace: str | None,
+    sub_batches: int | None,
+    recompute: str,
+    arena: Arena,
+    explain: bool,
     like: Path | None,
-    dropout: str,
-    batch_norm: str,
-    precision: str,
     output: Path | None,
     as_json: bool,
     **training: Any,
@@ -100,33 +101,24 @@ def command(
     The plan says for one training step what runs when, what leaves for the host and returns, and where every byte lies.
     It is verified before it is written. Exit code 3: no plan fits the budget; the message says what would.
     """
-    graph = load_model(
-        model, batch=batch, dims=dict(dims), precision=precision, frozen_batch_norm=batch_norm == "frozen"
+    source = source_of(model, training)
+    workload = replace(source.workload(batch, profile or DEFAULT_PROFILE), arena=arena)
+    warn(workload.graph.warnings)
+    options = source.options(
+        budget=budget, policy=policy, workspace=workspace, sub_batches=sub_batches, recompute=recompute
     )
-    warn(graph.warnings)
-    settings = {name: training[name] for name in _SETTINGS if training[name] is not None}
-    if training["nesterov"]:
-        settings["nesterov"] = "1"
-    plan = candidates.compile(
-        graph,
-        budget=budget,
-        profile=profile or DEFAULT_PROFILE,
-        policy=training["policy"],
-        loss=training["loss"],
-        optimizer=training["optimizer"],
-        settings=settings,
-        precision=precision,
-        dropout=dropout == "train",
-        batch_norm=batch_norm,
-        like=None if like is None else read_plan(like),
-    )
+    plan = candidates.compile_workload(workload, options, like=None if like is None else read_plan(like))
     _warn_of_device(plan)
+    if plan.provenance.options.get("solver"):
+        warn([plan.provenance.options["solver"]])
     if output is not None:
         write_plan(output, plan)
     if as_json:
         print_json(document(plan))
     else:
         print_result(summary(plan, default_profile=profile is None))
+        if explain:
+            print_result("\n".join(explanation.sentences(workload, plan, explanation.explain(workload, options, plan))))
         note(f"the plan is in {output}" if output is not None else "the plan was not written; give -o plan.json")
     return plan
 
@@ -188,7 +180,9 @@ def _rows(plan: Plan, default_profile: bool) -> list[tuple[str, str]]:
     rows += [
         ("batch", f"{plan.model.batch} samples, sub-batches: {options['sub_batches']}"),
         ("offloaded", f"{_both(predicted.offloaded_bytes)}; host memory {format_bytes(spaces.host_bytes)}"),
+        ("recomputed", _both(predicted.recomputed_bytes)),
         ("step time", f"{format_ns(predicted.makespan_ns)} predicted{_overhead(plan)}"),
+        ("bound", _proof(plan)),
         ("policy", f"{options['policy']} (chose: {options['candidate']}), {len(plan.train.steps)} steps"),
     ]
     if plan.semantics != "exact":
@@ -204,6 +198,13 @@ def _share(size: int, keep_all_bytes: int | None) -> str:
     if not keep_all_bytes:
         return ""
     return f", {size / keep_all_bytes:.1%} of what keeping everything needs ({format_bytes(keep_all_bytes)})"
+
+
+def _proof(plan: Plan) -> str:
+    bound, gap = plan.predicted.bound_ns, plan.predicted.gap_ppm
+    if bound is None or gap is None:
+        return "none for plans of this kind"
+    return f"no plan of the class takes less than {format_ns(bound)}: at most {gap / 10**4:.2f} % to gain"
 
 
 def _overhead(plan: Plan) -> str:

@@ -1,4 +1,4 @@
-"""Terminal: a plan in tables and a plot of block characters."""
+"""Terminal: a plan in tables and a plot."""
 
 from __future__ import annotations
 
@@ -10,45 +10,24 @@ from rich.text import Text
 
 from planc.plan import Decision, Lane, Plan
 from planc.report.memory import LiveBuffer, highest_in_slices
+from planc.report.plot import LABEL_WIDTH, block_plot, columns_of
 from planc.simulate import Timeline
 from planc.units import format_bytes, format_ns
-
-_BLOCKS = " ▁▂▃▄▅▆▇█"
-_ROWS = 12
-_LABEL_WIDTH = 10
-_SMALLEST_PLOT = 20
 
 
 def memory_plot(plan: Plan, timeline: Timeline, width: int) -> Text:
     """Live arena bytes over one step in `width` columns, with the budget as a line where it is in reach."""
-    columns = max(width - _LABEL_WIDTH - 2, _SMALLEST_PLOT)
+    columns = columns_of(width)
     levels = highest_in_slices(timeline.curve, timeline.makespan_ns, columns)
     budget = plan.spaces.budget_bytes
     in_reach = budget <= 2 * timeline.peak_bytes
     top = max(timeline.peak_bytes, budget if in_reach else 0, 1)
-    rows = [_row(levels, row, top) for row in reversed(range(_ROWS))]
-    budget_row = _ROWS - 1 - min(budget * _ROWS // top, _ROWS - 1) if in_reach else None
-    text = Text()
-    for row, cells in enumerate(rows):
-        edge = top * (_ROWS - row) // _ROWS
-        label = format_bytes(edge) if row % 3 == 0 else ""
-        text.append(f"{label:>{_LABEL_WIDTH}} ┤" if label else " " * _LABEL_WIDTH + " │")
-        if row == budget_row:
-            cells = cells.replace(" ", "╌")
-        text.append(cells, style="cyan")
-        text.append("\n")
-    text.append(f"{'0 B':>{_LABEL_WIDTH}} └{'─' * columns}\n")
+    text = block_plot(levels, top, budget if in_reach else None, format_bytes)
     end = format_ns(timeline.makespan_ns)
-    text.append(f"{'':{_LABEL_WIDTH}}  0{end:>{columns - 1}}\n")
+    text.append(f"{'':{LABEL_WIDTH}}  0{end:>{columns - 1}}\n")
     where = "the dashed line" if in_reach else "above this plot"
-    text.append(f"{'':{_LABEL_WIDTH}}  live arena bytes over time; budget {format_bytes(budget)}: {where}\n")
+    text.append(f"{'':{LABEL_WIDTH}}  live arena bytes over time; budget {format_bytes(budget)}: {where}\n")
     return text
-
-
-def _row(levels: Sequence[int], row: int, top: int) -> str:
-    """Row `row` from the bottom: a column is filled up to its level, in eighths of a row; what is there shows."""
-    eighths = [-(-level * _ROWS * 8 // top) for level in levels]
-    return "".join(_BLOCKS[min(max(eighth - 8 * row, 0), 8)] for eighth in eighths)
 
 
 def buffers_table(live: Sequence[LiveBuffer], peak_bytes: int, count: int) -> Table:

@@ -33,6 +33,7 @@ LAYERS: tuple[tuple[tuple[str, ...], ...], ...] = (
             "verify_form",
             "verify_memory",
             "verify_model",
+            "verify_pages",
             "verify_report",
             "verify_training",
             "byte_map",
@@ -43,6 +44,8 @@ LAYERS: tuple[tuple[tuple[str, ...], ...], ...] = (
     ),
     (("pipeline",),),
     (("candidates", "finishing", "yardsticks"),),
+    (("source",), ("parallel",)),
+    (("compare",), ("capabilities",), ("sweep",), ("fit",)),
     (("session", "initial_values", "training_run"), ("report",)),
     (("cli",),),
 )
@@ -58,6 +61,7 @@ HOMES: Mapping[str, frozenset[str]] = {
     "yaml": frozenset({"profile", "check"}),
     "click": frozenset({"cli"}),
     "rich": frozenset({"cli", "report"}),
+    "matplotlib": frozenset({"report.svg"}),
     "torch": frozenset(),
 }
 """Package -> the modules (or packages) of planc that may import it."""

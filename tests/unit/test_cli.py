@@ -256,7 +256,7 @@ def test_a_command_is_what_the_table_says(name: str, module: str, summary: str) 
 
 
 def test_every_command_file_is_in_the_table() -> None:
-    files = {path.stem for path in Path(cli.__file__).parent.glob("*.py")} - {"__init__", "options", "output"}
+    files = {path.stem for path in Path(cli.__file__).parent.glob("*.py")} - {"__init__", "options", "output", "source"}
     assert files == {name for name, _, _ in COMMANDS}
 
 
@@ -266,7 +266,7 @@ def test_an_unknown_command_is_bad_usage() -> None:
 
 def test_the_shell_completes_commands_and_profiles() -> None:
     command = program(_PLANC_COMPLETE="bash_complete", COMP_WORDS="planc co", COMP_CWORD="1")
-    assert command.stdout.split() == ["plain,compile"]
+    assert command.stdout.split() == ["plain,compile", "plain,compare"]
     words = "planc compile --profile rtx-3"
     profile = program(_PLANC_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD="3")
     assert profile.stdout.split() == ["plain,rtx-3060-12gb", "plain,rtx-3090-24gb"]
