@@ -17,7 +17,8 @@ lint:
 types:
 	$(PYTHON) -m mypy
 
-bench:  ## the demo, timed, and the quickest command
+bench:  ## every table of tests/bench on stdout, progress on stderr; then the demo and the quickest command, timed
+	for file in tests/bench/bench_*.py; do OPENBLAS_NUM_THREADS=1 $(PYTHON) $$file || exit 1; done
 	time planc demo --dir "$$(mktemp -d)"
 	time planc --help > /dev/null
 

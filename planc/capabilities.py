@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from planc.bounds import LowerBound, lower_bound, working_set
-from planc.candidates import Options, minimum_memory
+from planc.choice import minimum_memory
 from planc.conv_algorithms import conv_call
 from planc.costs import CALLS, convolution_options
 from planc.graph import TensorSpec
 from planc.ops.spec import BatchRule, TensorKind
+from planc.options import Options
 from planc.pipeline import UNLIMITED, Draft, Workload
 from planc.policies import KEEP_ALL, KEEP_ALL_SMALL
 from planc.training_graph import Launch, TrainingGraph
@@ -73,14 +74,14 @@ def bounds(workload: Workload, options: Options) -> Bounds:
     rows: list[Capability] = []
     best: Draft | None = None
     for name, found in drafts.items():
-        if best is None or found.assembled.arena_bytes < best.assembled.arena_bytes:
+        if best is None or found.arena_bytes < best.arena_bytes:
             best = found
         makespan = best.train.schedule.makespan_ns()
-        rows.append(Capability(name, best.assembled.arena_bytes, makespan, best.sub_batches))
+        rows.append(Capability(name, best.arena_bytes, makespan, best.sub_batches))
     return Bounds(
         batch=workload.graph.batch,
-        keep_all_bytes=drafts["resident"].assembled.arena_bytes,
-        keep_all_zero_workspace_bytes=drafts["algorithms"].assembled.arena_bytes,
+        keep_all_bytes=drafts["resident"].arena_bytes,
+        keep_all_zero_workspace_bytes=drafts["algorithms"].arena_bytes,
         ideal_ns=drafts["resident"].train.schedule.makespan_ns(),
         bound_ns=sum(workload.problem(1, UNLIMITED, micro_batches="powers").costs.durations),
         capabilities=tuple(rows),

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
-from planc.candidates import Options, compile_workload
+from planc.candidates import compile_workload
 from planc.errors import InfeasibleError, UsageError
+from planc.options import Options
 from planc.pipeline import Workload
 from planc.plan import Plan
 from planc.policies import POLICIES

@@ -136,12 +136,18 @@ def conv_call(
 Count = Callable[[ConvCall], int]
 
 
+def once(_: ConvCall) -> int:
+    """`rounds` of an algorithm that is a single launch of compiled code."""
+    return 1
+
+
 @dataclass(frozen=True, slots=True)
 class Algorithm:
     """One algorithm of a family: `name` in the calls `calls`, where `needs` holds.
 
     workspace: bytes it takes besides its operands. flops: operations it really does, its padding included.
     traffic: bytes it really moves, its workspace included. `nondeterministic`: calls that add in varying order.
+    rounds: how often it goes round its innermost loop outside of compiled code, each time at the profile's overhead.
     """
 
     name: str
@@ -151,6 +157,7 @@ class Algorithm:
     flops: Count
     traffic: Count
     nondeterministic: tuple[str, ...] = ()
+    rounds: Count = once
 
     def supports(self, call: ConvCall) -> bool:
         return call.call in self.calls and self.needs(call)

@@ -191,11 +191,62 @@ def _fft_traffic(call: ConvCall) -> int:
     return call.operand_bytes + 8 * _planes(call) * frequencies * 2 * call.item_bytes
 
 
+def _each_tap(call: ConvCall) -> int:
+    """im2col of the whole range: rearranges tap by tap."""
+    return 1 if _pointwise(call) else call.r * call.s
+
+
+def _each_image_and_tap(call: ConvCall) -> int:
+    if _pointwise(call):
+        return call.images if call.call == FILTER else 1
+    return call.images * call.r * call.s
+
+
+def _each_image_of_taps(call: ConvCall) -> int:
+    """shifted_gemm: goes through the images even where the filter is one tap."""
+    return call.images * call.r * call.s
+
+
+def _each_block(call: ConvCall) -> int:
+    """winograd: images with small maps go together."""
+    _, _, high, wide = _winograd_sizes(call)
+    return -(-call.images // max(1, 512 // (high * wide)))
+
+
+def _each_transform(call: ConvCall) -> int:
+    """fft: forward transforms image by image and filter by filter, and back."""
+    return 2 * call.images + call.k
+
+
 NUMPY = (
-    Algorithm("direct", ALL, always, nothing, _definition, _column_traffic),
-    Algorithm("im2col_gemm", ALL, _im2col_needs, _im2col_workspace, _definition, _im2col_traffic),
-    Algorithm("im2col_gemm_sample", ALL, _im2col_sample_needs, _im2col_sample_workspace, _definition, _column_traffic),
-    Algorithm("shifted_gemm", ALL, _shifted_needs, _shifted_workspace, _shifted_flops, _shifted_traffic),
-    Algorithm("winograd", (FORWARD, DATA), _winograd_needs, _winograd_workspace, _winograd_flops, _winograd_traffic),
-    Algorithm("fft", ALL, _fft_needs, _fft_workspace, _fft_flops, _fft_traffic),
+    Algorithm("direct", ALL, always, nothing, _definition, _column_traffic, rounds=_each_image_and_tap),
+    Algorithm("im2col_gemm", ALL, _im2col_needs, _im2col_workspace, _definition, _im2col_traffic, rounds=_each_tap),
+    Algorithm(
+        "im2col_gemm_sample",
+        ALL,
+        _im2col_sample_needs,
+        _im2col_sample_workspace,
+        _definition,
+        _column_traffic,
+        rounds=_each_image_and_tap,
+    ),
+    Algorithm(
+        "shifted_gemm",
+        ALL,
+        _shifted_needs,
+        _shifted_workspace,
+        _shifted_flops,
+        _shifted_traffic,
+        rounds=_each_image_of_taps,
+    ),
+    Algorithm(
+        "winograd",
+        (FORWARD, DATA),
+        _winograd_needs,
+        _winograd_workspace,
+        _winograd_flops,
+        _winograd_traffic,
+        rounds=_each_block,
+    ),
+    Algorithm("fft", ALL, _fft_needs, _fft_workspace, _fft_flops, _fft_traffic, rounds=_each_transform),
 )

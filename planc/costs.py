@@ -145,10 +145,10 @@ def _single_launches(call: ConvCall, profile: Profile) -> Iterator[SingleLaunch]
 
 
 def convolution_ns(call: ConvCall, name: str, algorithm: Algorithm, profile: Profile) -> int:
-    """Predicted time of one launch: padded operations and traffic at the algorithm's own efficiencies, plus
-    overheads."""
+    """Predicted time of one launch: padded operations and traffic at the algorithm's own efficiencies, and an overhead
+    for every round of its loops."""
     known = profile.algorithms[name][call.call]
     dtype = {4: "float32", 8: "float64", 2: "float16"}[call.item_bytes]
     computing = algorithm.padded_flops(call) * _NS / (known.efficiency * peak_flops(profile, dtype))
     streaming = algorithm.bytes(call) * _NS / (known.bandwidth * profile.memory_bandwidth_bytes_per_s)
-    return ceil(computing + streaming) + known.overhead_ns + profile.launch_ns
+    return ceil(computing + streaming) + known.overhead_ns * algorithm.rounds(call) + profile.launch_ns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planc.candidates import Options
+from planc.options import Options
 from planc.passes.flow_explain import FlowExplanation, explain_flow
 from planc.pipeline import Workload
 from planc.plan import Plan

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from types import MappingProxyType
 
 from planc import __version__
+from planc.assembly import assemble
 from planc.decisions_report import decision_rows
 from planc.model_hash import model_sha256
 from planc.pipeline import Draft, Workload
@@ -26,7 +27,7 @@ def finish(
     bound_ns: int | None = None,
 ) -> Plan:
     """The plan of a draft, with what the simulator predicts of it."""
-    made = found.assembled
+    made = assemble(found.train, found.evaluate)
     profile = workload.profile
     predicted = Predicted(
         makespan_ns=0,

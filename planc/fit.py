@@ -8,8 +8,10 @@ from enum import StrEnum
 from functools import partial
 
 from planc.bounds import lower_bound
-from planc.candidates import budget_bytes, compile_workload, sub_batch_counts
+from planc.candidates import compile_workload
+from planc.choice import sub_batch_counts
 from planc.errors import InfeasibleError, ModelError
+from planc.options import budget_bytes
 from planc.parallel import Report, run_all
 from planc.passes.base import memory_bytes
 from planc.pipeline import UNLIMITED, Workload, decide, draft
@@ -160,7 +162,7 @@ def _answer(job: _Job) -> Answer:
     workload = batches(job.batch)
     room = _room(workload.profile)
     kept = smallest_draft(workload, KEEP_ALL, 1)
-    keep_all = kept.assembled.arena_bytes
+    keep_all = kept.arena_bytes
     ideal = kept.train.schedule.makespan_ns()
     makespan, arena, smallest = None, None, None
     if keep_all <= room:
@@ -175,7 +177,7 @@ def _answer(job: _Job) -> Answer:
     if batches.movable(job.batch):
         largest = largest_batch(
             lambda batch: _keep_all_peak(batches(batch)),
-            lambda batch: smallest_draft(batches(batch), KEEP_ALL, 1).assembled.arena_bytes <= room,
+            lambda batch: smallest_draft(batches(batch), KEEP_ALL, 1).arena_bytes <= room,
             room,
             job.up_to,
             known=job.batch if keep_all <= room else 0,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from planc.assembly import Assembled, Part, assemble
+from planc.assembly import Part
 from planc.costs import CostTable, make_costs
 from planc.errors import InfeasibleError, InternalError
 from planc.graph import Graph
@@ -79,8 +79,12 @@ class Draft:
     sub_batches: int
     train: Part
     evaluate: Part
-    assembled: Assembled
     arena: Arena
+
+    @property
+    def arena_bytes(self) -> int:
+        """What both programs need."""
+        return max(self.train.placement.arena_bytes, self.evaluate.placement.arena_bytes)
 
 
 def draft(
@@ -163,7 +167,7 @@ def draft_of(
         )
     train = Part("train", problem, decisions, schedule, placement)
     evaluate = _evaluation(workload, len(problem.tasks.ranges), train.placement.arena_bytes, budget_bytes)
-    return Draft(candidate, len(problem.tasks.ranges), train, evaluate, assemble(train, evaluate), workload.arena)
+    return Draft(candidate, len(problem.tasks.ranges), train, evaluate, workload.arena)
 
 
 def _evaluation(workload: Workload, sub_batches: int, arena_bytes: int, budget_bytes: int) -> Part:

@@ -120,7 +120,7 @@ _OLDEST_IN_PARTS = Candidate(
 )
 """As modnn without sub-batches, but copies go in parts, each gated by memory alone."""
 
-_CHECKPOINT_SQRT = Candidate("checkpoint-sqrt", (_FASTEST, CheckpointSqrt()), (_FASTEST, _GREEDY))
+_CHECKPOINT_SQRT = Candidate("checkpoint-sqrt", (_FASTEST, CheckpointSqrt()), (_FASTEST, _GREEDY), beyond_class=True)
 
 MODNN = Candidate(
     "modnn",

@@ -33,8 +33,8 @@ _HERE = Path(__file__).resolve().parent
 class Coefficients:
     """How fast one convolution algorithm is in one direction.
 
-    Time of a call = padded_flops / (efficiency * peak_flops) + bytes / (bandwidth * memory_bandwidth) + overhead_ns
-    + launch_ns. `efficiency` may exceed 1 only if the algorithm's padded_flops count operations it saves.
+    Time of a call = padded_flops / (efficiency * peak_flops) + bytes / (bandwidth * memory_bandwidth) + rounds *
+    overhead_ns + launch_ns. `efficiency` may exceed 1 only if the algorithm's padded_flops count operations it saves.
     """
 
     efficiency: float

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from planc.candidates import DEFAULT_PROFILE, Options
 from planc.graph import Graph
 from planc.onnx_loader import load_model
+from planc.options import DEFAULT_PROFILE, Options
 from planc.pipeline import Workload
 from planc.profile import load_profile
 from planc.training_graph import TrainingOptions

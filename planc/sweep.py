@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
 
-from planc.candidates import DEFAULT_PROFILE, budget_bytes, compile_workload
+from planc.candidates import compile_workload
 from planc.errors import InfeasibleError, UsageError
+from planc.options import DEFAULT_PROFILE, budget_bytes
 from planc.parallel import Report, run_all
 from planc.pipeline import Workload
 from planc.source import Source

@@ -23,7 +23,7 @@ class Yardsticks:
 def measure_yardsticks(workload: Workload) -> Yardsticks:
     """Ideal time and the arenas of the two keep-all plans."""
     fast, small = smallest_draft(workload, KEEP_ALL, 1), smallest_draft(workload, KEEP_ALL_SMALL, 1)
-    return Yardsticks(fast.train.schedule.makespan_ns(), fast.assembled.arena_bytes, small.assembled.arena_bytes)
+    return Yardsticks(fast.train.schedule.makespan_ns(), fast.arena_bytes, small.arena_bytes)
 
 
 def smallest_draft(workload: Workload, candidate: Candidate, sub_batches: int) -> Draft:

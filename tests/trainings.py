@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from planc.candidates import Options, compile_workload
+from planc.candidates import compile_workload
 from planc.onnx_loader import load_model
+from planc.options import Options
 from planc.pipeline import Workload
 from planc.plan import Plan, Step
 from planc.profile import load_profile

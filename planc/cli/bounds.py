@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from planc.bounds import LowerBound
-from planc.candidates import DEFAULT_PROFILE
 from planc.capabilities import Bounds, bounds
 from planc.cli.options import json_option
 from planc.cli.output import print_json, print_result, warn
 from planc.cli.source import batch_option, model_argument, profile_option, source_of, training_options
+from planc.options import DEFAULT_PROFILE
 from planc.units import format_bytes, format_ns
 
 EXAMPLES = """\b

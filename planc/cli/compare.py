@@ -9,7 +9,6 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from planc.candidates import DEFAULT_PROFILE
 from planc.cli.options import budget, json_option
 from planc.cli.output import error_document, note, print_csv, print_json, print_result, warn
 from planc.cli.source import (
@@ -22,6 +21,7 @@ from planc.cli.source import (
 )
 from planc.compare import Comparison, Row, compare, policies_to_compare
 from planc.errors import InfeasibleError
+from planc.options import DEFAULT_PROFILE
 from planc.units import format_bytes, format_ns
 
 EXAMPLES = """\b

@@ -12,7 +12,6 @@ from rich.text import Text
 
 from planc import candidates
 from planc import explain as explanation
-from planc.candidates import DEFAULT_PROFILE
 from planc.cli.options import FILE, budget, json_option
 from planc.cli.output import note, print_json, print_result, warn
 from planc.cli.source import (
@@ -23,6 +22,7 @@ from planc.cli.source import (
     training_options,
     workspace_option,
 )
+from planc.options import DEFAULT_PROFILE
 from planc.passes.recipes import RECOMPUTE
 from planc.placement import ARENAS, Arena
 from planc.plan import Plan

@@ -12,11 +12,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planc.candidates import DEFAULT_PROFILE
 from planc.cli.options import FILE, json_option
 from planc.cli.output import note, print_csv, print_json, print_result, progress
 from planc.cli.source import model_argument, profile_option, source_of, training_options
 from planc.errors import InfeasibleError, UsageError
+from planc.options import DEFAULT_PROFILE
 from planc.parallel import default_jobs
 from planc.policies import POLICIES
 from planc.report.plot import step_time_plot

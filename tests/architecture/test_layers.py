@@ -43,9 +43,10 @@ LAYERS: tuple[tuple[tuple[str, ...], ...], ...] = (
         ("runtime",),
     ),
     (("pipeline",),),
-    (("candidates", "finishing", "yardsticks"),),
+    (("yardsticks", "options"),),
+    (("candidates", "choice", "like", "finishing"),),
     (("source",), ("parallel",)),
-    (("compare",), ("capabilities",), ("sweep",), ("fit",)),
+    (("compare",), ("capabilities",), ("sweep",), ("fit",), ("explain",)),
     (("session", "initial_values", "training_run"), ("report",)),
     (("cli",),),
 )

@@ -8,9 +8,10 @@ from functools import cache
 import pytest
 from onnx_models import LIGHT_MODELS, model_path
 
-from planc.candidates import Options, compile_workload
+from planc.candidates import compile_workload
 from planc.errors import InfeasibleError
 from planc.onnx_loader import load_model
+from planc.options import Options
 from planc.pipeline import Workload
 from planc.plan import Plan
 from planc.profile import load_profile

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from onnx_models import model_path
 
-from planc.candidates import Options, compile_workload
+from planc.candidates import compile_workload
 from planc.onnx_loader import load_model
+from planc.options import Options
 from planc.pipeline import Workload
 from planc.plan import Plan, Step
 from planc.plan_json import write_plan

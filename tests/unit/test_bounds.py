@@ -9,10 +9,11 @@ from onnx_models import floats, make_model
 from trainings import compiled, workload
 
 from planc.bounds import lower_bound
-from planc.candidates import Options, compile_workload
+from planc.candidates import compile_workload
 from planc.errors import InfeasibleError
 from planc.onnx_loader import load_model
 from planc.ops.spec import PERSISTENT
+from planc.options import Options
 from planc.training import make_training_graph
 from planc.training_graph import TrainingOptions
 

@@ -9,12 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from planc.bounds import lower_bound
-from planc.candidates import Options, compile_workload, minimum_memory, smallest_budget, sub_batch_counts
+from planc.candidates import compile_workload
 from planc.capabilities import CAPABILITIES, Bounds, bounds
+from planc.choice import minimum_memory, smallest_budget, sub_batch_counts
 from planc.cli import planc
 from planc.cli.bounds import SUMMARIES
 from planc.errors import InfeasibleError
 from planc.ops.spec import TensorKind
+from planc.options import Options
 from planc.passes.base import memory_bytes
 from planc.pipeline import UNLIMITED, Workload, decide
 from planc.policies import MINIMUM_MEMORY
@@ -93,8 +95,8 @@ def test_the_last_one_is_the_smallest_budget_of_compile(workload: Workload, foun
 def test_skipped_sub_batch_counts_would_not_have_needed_less(workload: Workload) -> None:
     options = Options()
     counts = list(sub_batch_counts(workload, MINIMUM_MEMORY, 0, options))
-    every = [smallest_draft(workload, MINIMUM_MEMORY, count).assembled.arena_bytes for count in counts]
-    assert minimum_memory(workload, options).assembled.arena_bytes == min(every)
+    every = [smallest_draft(workload, MINIMUM_MEMORY, count).arena_bytes for count in counts]
+    assert minimum_memory(workload, options).arena_bytes == min(every)
 
 
 def test_the_bound_of_a_range_is_below_what_its_plan_has_live(workload: Workload) -> None:

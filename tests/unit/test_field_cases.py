@@ -39,9 +39,10 @@ from onnx import helper
 from onnx_models import floats, make_model, model_path, weight_model
 from trainings import compiled, workload
 
-from planc.candidates import Options, compile_workload
+from planc.candidates import compile_workload
 from planc.errors import ModelError
 from planc.onnx_loader import load_model
+from planc.options import Options
 from planc.pipeline import Workload
 from planc.plan import BufferKind, Plan
 from planc.profile import load_profile

@@ -18,9 +18,10 @@ from onnx import helper
 from onnx_models import floats, make_model
 from trainings import batches, compiled, train, workload
 
-from planc.candidates import Options, compile_workload, measure_yardsticks
+from planc.candidates import compile_workload
 from planc.errors import InfeasibleError, UsageError
 from planc.onnx_loader import load_model
+from planc.options import Options
 from planc.passes.base import memory_bytes
 from planc.pipeline import UNLIMITED, Workload, draft
 from planc.plan import PERSISTENT_KINDS, BufferKind, Plan, Space, StepKind
@@ -31,6 +32,7 @@ from planc.session import Session
 from planc.simulate import simulate
 from planc.training_graph import TrainingOptions
 from planc.verify import verify
+from planc.yardsticks import measure_yardsticks
 from planc.zoo import ZOO
 
 CPU = load_profile("cpu")
