@@ -15,6 +15,9 @@ from planc.policies import MINIMUM_MEMORY, POLICIES, Candidate, SubBatches, Take
 from planc.units import format_bytes, parse_bytes
 from planc.yardsticks import Yardsticks, smallest_draft
 
+GOOD_PERCENT = 110
+"""Of the ideal time: a plan this fast with the whole batch is not worth solving the program for more sub-batches."""
+
 FEW = (1, 2, 4)
 """Sub-batch counts that the flow program is solved for, all of them."""
 MAX_STEPS = 40_000
@@ -38,7 +41,7 @@ def choose(
             continue
         for count in sub_batch_counts(workload, candidate, budget, options):
             if candidate.proves and best is not None:
-                if count > FEW[-1]:
+                if count > FEW[-1] or best_ns * 100 <= yardsticks.ideal_ns * GOOD_PERCENT:
                     break
                 bounds[count] = _cheap_bound(workload, candidate, count, options, budget, best_ns)
                 if bounds[count] >= best_ns:

@@ -17,7 +17,7 @@ from planc.passes.inputs import HostInputs
 from planc.passes.offload import OffloadEverything
 from planc.passes.prefetch import AsEarlyAsFits
 from planc.placement import Arena, place
-from planc.policies import Candidate
+from planc.policies import Candidate, with_part_bytes
 from planc.profile import Profile
 from planc.rebuild import with_rebuilds
 from planc.schedule import make_schedule
@@ -123,6 +123,9 @@ def draft(
     raise InternalError("a candidate is tried at least once")
 
 
+PART_SIZES = (16 * 2**20, 8 * 2**20, 4 * 2**20)
+"""Bytes of the parts that copies are cut into; of equally fast ones the largest."""
+
 _TRIES = 6
 """How often a candidate that plans with fluid memory may be given less of it."""
 
@@ -133,7 +136,10 @@ def decide(problem: Problem, candidate: Candidate) -> tuple[Problem, Decisions]:
     if decisions.rebuilds:
         rewritten = with_rebuilds(problem, decisions)
         problem, decisions = rewritten.problem, rewritten.decisions
-    return problem, apply_passes(problem, candidate.timing, decisions)
+    if not candidate.proves:
+        return problem, apply_passes(problem, candidate.timing, decisions)
+    timed = (apply_passes(problem, with_part_bytes(candidate.timing, size), decisions) for size in PART_SIZES)
+    return problem, min(timed, key=lambda each: make_schedule(problem, each).makespan_ns())
 
 
 def draft_of(

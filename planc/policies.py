@@ -64,6 +64,11 @@ def with_recompute(candidate: Candidate, recompute: str) -> Candidate:
     return replace(candidate, passes=passes)
 
 
+def with_part_bytes(timing: tuple[Pass, ...], part_bytes: int) -> tuple[Pass, ...]:
+    """Passes that cut copies into parts of that size."""
+    return tuple(replace(one, part_bytes=part_bytes) if isinstance(one, Gate) else one for one in timing)
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     take: Take

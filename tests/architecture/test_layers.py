@@ -56,7 +56,6 @@ GROUND = frozenset({"plan", "errors", "units"})
 
 HOMES: Mapping[str, frozenset[str]] = {
     "onnx": frozenset({"onnx_loader", "onnx_writer", "zoo"}),
-    "pulp": frozenset({"passes.flow_milp"}),
     "highspy": frozenset({"passes.flow_milp"}),
     "cupy": frozenset({"runtime.cupy_backend"}),
     "yaml": frozenset({"profile", "check"}),
