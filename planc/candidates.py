@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from planc.choice import choose
+from planc.collection import no_cyclic_collection
 from planc.errors import InternalError, UsageError
 from planc.finishing import finish
 from planc.graph import Graph
@@ -87,7 +86,7 @@ def compile(  # noqa: A001 - the name users expect: planc.compile
 
 def compile_workload(workload: Workload, options: Options, *, like: Plan | None = None) -> Plan:
     """`compile` once the model is read; the workload may be shared between compilations."""
-    with _no_cyclic_collection():
+    with no_cyclic_collection():
         return _compile(workload, options, like)
 
 
@@ -107,18 +106,6 @@ def _compile(workload: Workload, options: Options, like: Plan | None) -> Plan:
         listing = "; ".join(f"{v.code}: {v.message}" for v in violations[:3])
         raise InternalError(f"the plan just made does not verify: {listing}")
     return plan
-
-
-@contextmanager
-def _no_cyclic_collection() -> Iterator[None]:
-    """A compilation makes many small objects and no cycles: looking for cycles would take a third of its time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _options_text(options: Options, found: Draft, budget: int) -> dict[str, str]:

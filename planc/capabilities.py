@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from planc.bounds import LowerBound, lower_bound, working_set
 from planc.choice import minimum_memory
+from planc.collection import no_cyclic_collection
 from planc.conv_algorithms import conv_call
 from planc.costs import CALLS, convolution_options
 from planc.graph import TensorSpec
@@ -57,11 +58,17 @@ class Bounds:
         return self.capabilities[-1].smallest_budget_bytes
 
 
+def _whole_batch(workload: Workload, options: Options) -> Draft:
+    """Everything is away that a task does not touch. To compute it again would leave no more room, only sooner."""
+    return minimum_memory(workload, replace(options, sub_batches=1))
+
+
 CAPABILITIES: Mapping[str, Callable[[Workload, Options], Draft]] = MappingProxyType(
     {
         "resident": lambda workload, _: smallest_draft(workload, KEEP_ALL, 1),
         "algorithms": lambda workload, _: smallest_draft(workload, KEEP_ALL_SMALL, 1),
-        "offload": lambda workload, options: minimum_memory(workload, replace(options, sub_batches=1)),
+        "offload": _whole_batch,
+        "recompute": _whole_batch,
         "sub-batches": minimum_memory,
     }
 )
@@ -70,7 +77,9 @@ CAPABILITIES: Mapping[str, Callable[[Workload, Options], Draft]] = MappingProxyT
 
 def bounds(workload: Workload, options: Options) -> Bounds:
     """What `workload` needs. `options`: of its training; how many steps a plan may have."""
-    drafts = {name: smallest(workload, options) for name, smallest in CAPABILITIES.items()}
+    with no_cyclic_collection():
+        made = {smallest: smallest(workload, options) for smallest in dict.fromkeys(CAPABILITIES.values())}
+    drafts = {name: made[smallest] for name, smallest in CAPABILITIES.items()}
     rows: list[Capability] = []
     best: Draft | None = None
     for name, found in drafts.items():

@@ -20,8 +20,6 @@ GOOD_PERCENT = 110
 
 FEW = (1, 2, 4)
 """Sub-batch counts that the flow program is solved for, all of them."""
-MAX_STEPS = 40_000
-"""Sub-batch counts that would make more tasks than this are not tried."""
 
 
 def choose(

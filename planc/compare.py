@@ -21,13 +21,14 @@ _NEED_WORKSPACE = "ucudnn-"
 class Row:
     """What a policy made of the budget: a plan, or the reason that there is none.
 
-    `compile_ns`: how long that took, on this machine; the only figure here that another run does not repeat.
+    `compile_ns`: how long the plan took, on this machine: the only figure here that another run does not repeat. None
+    without a plan: a refusal takes as long as finding the smallest budget does.
     """
 
     policy: str
     plan: Plan | None
     refusal: InfeasibleError | None
-    compile_ns: int
+    compile_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,10 @@ def compare(workload: Workload, options: Options, policies: Sequence[str]) -> Co
     for policy in policies:
         fresh = replace(Workload.of(workload.graph, options.training, workload.profile), smallest=workload.smallest)
         begun = perf_counter_ns()
-        plan, refusal = None, None
         try:
             plan = compile_workload(fresh, replace(options, policy=policy))
         except InfeasibleError as error:
-            refusal = error
-        rows.append(Row(policy, plan, refusal, perf_counter_ns() - begun))
+            rows.append(Row(policy, None, error, None))
+        else:
+            rows.append(Row(policy, plan, None, perf_counter_ns() - begun))
     return Comparison(tuple(rows))

@@ -10,6 +10,7 @@ from functools import partial
 from planc.bounds import lower_bound
 from planc.candidates import compile_workload
 from planc.choice import sub_batch_counts
+from planc.collection import no_cyclic_collection
 from planc.errors import InfeasibleError, ModelError
 from planc.options import budget_bytes
 from planc.parallel import Report, run_all
@@ -121,7 +122,8 @@ def fit(
 
 
 def _do(call: _Job | _Group) -> Answer | dict[str, int | None]:
-    return _with_least_memory(call) if isinstance(call, _Group) else _answer(call)
+    with no_cyclic_collection():
+        return _with_least_memory(call) if isinstance(call, _Group) else _answer(call)
 
 
 def _room(profile: Profile) -> int:
@@ -276,8 +278,8 @@ def largest_batch(
 def _last_within(needs: Callable[[int], int], room: int, low: int, high: int) -> int:
     """The last batch in [low, high] that needs at most `room`; `low` is taken to.
 
-    Interpolation finds it at once where bytes grow evenly with the batch; the middle is tried as well, so that it is
-    found soon in any case.
+    Interpolation finds it at once where bytes grow evenly with the batch; where that does not halve what is left, the
+    middle does.
     """
     if low >= high:
         return low
@@ -285,10 +287,10 @@ def _last_within(needs: Callable[[int], int], room: int, low: int, high: int) ->
     if above <= room:
         return high
     while high - low > 1:
-        guess = low + (high - low) * (room - below) // (above - below)
-        for position in range(3):
-            batch = (guess, guess + 1, (low + high) // 2)[position]
-            if low < batch < high:
+        left = high - low
+        guess = low + left * (room - below) // (above - below)
+        for batch in (guess, guess + 1, (low + high) // 2):
+            if low < batch < high and (batch in (guess, guess + 1) or 2 * (high - low) > left):
                 value = needs(batch)
                 if value <= room:
                     low, below = batch, value

@@ -102,7 +102,7 @@ class _Table:
         self.best = np.full((samples + 1, len(limits)), _NEVER, dtype=np.int64)
         self.first = np.zeros((samples + 1, len(limits)), dtype=np.int64)
         self.best[0] = 0
-        for b in range(1, samples + 1):
+        for b in range(min(offered), samples + 1):
             self._fill(b)
 
     def _single(self, found: Sequence[SingleLaunch]) -> npt.NDArray[np.int64]:

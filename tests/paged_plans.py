@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import cast
 
-from planc.assembly import Part, assemble
+from planc.assembly import Part
 from planc.finishing import finish
 from planc.layout import Item, Run, Span, best_fit
 from planc.passes.base import Decisions, Offload, Problem
@@ -37,7 +37,7 @@ def planned(work: Workload, candidate: Candidate, problem: Problem, decisions: D
     roomy = replace(problem, budget_bytes=UNLIMITED)
     found = draft_of(work, candidate, roomy, decisions, enough_bytes=0)
     train, evaluate = (replace(part, placement=_placed(part, arena)) for part in (found.train, found.evaluate))
-    made: Draft = replace(found, train=train, evaluate=evaluate, assembled=assemble(train, evaluate))
+    made: Draft = replace(found, train=train, evaluate=evaluate)
     options = {"sub_batches": str(found.sub_batches)}
     return finish(work, made, UNLIMITED, options, Yardsticks(0, 0, 0))
 

@@ -26,8 +26,9 @@ Examples:
 
 SUMMARIES = {
     "resident": "everything resident, fastest algorithms",
-    "algorithms": "+ algorithms with the smallest workspaces",
-    "offload": "+ offload of whatever is not wanted",
+    "algorithms": "+ smallest workspaces",
+    "offload": "+ offload of what is not wanted",
+    "recompute": "+ recomputation (it saves time)",
     "sub-batches": "+ sub-batches, batch norm exact",
 }
 

@@ -157,9 +157,8 @@ def table(comparison: Comparison) -> Table:
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    compiled = f"{row['compile_ns'] / 1e9:.2f} s"
     if row["makespan_ns"] is None:
-        return ["no plan", *["-"] * 6, compiled]
+        return ["no plan", *["-"] * 7]
     return [
         format_ns(row["makespan_ns"]),
         "-" if row["overhead_ppm"] is None else f"{row['overhead_ppm'] / 1e4:+.1f} %",
@@ -168,5 +167,5 @@ def _cells(row: dict[str, Any]) -> list[str]:
         format_bytes(row["offloaded_bytes"]),
         format_bytes(row["recomputed_bytes"]),
         str(row["sub_batches"]),
-        compiled,
+        f"{row['compile_ns'] / 1e9:.2f} s",
     ]

@@ -15,7 +15,7 @@ ROOT = Path(planc.__file__).parent
 
 LAYERS: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("errors", "units"),),
-    (("graph",), ("profile",), ("plan", "plan_codec", "plan_json"), ("digits",), ("zoo",)),
+    (("graph",), ("profile",), ("plan", "plan_codec", "plan_json"), ("digits",), ("zoo",), ("collection",)),
     (("ops",), ("model_hash",)),
     (
         ("onnx_loader", "onnx_writer", "graph_reader", "input_binding", "model_file"),
