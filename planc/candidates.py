@@ -53,7 +53,7 @@ def compile(  # noqa: A001 - the name users expect: planc.compile
         profile: name of a shipped profile, a file, or a Profile.
         policy: a key of policies.POLICIES.
         settings: of the optimizer, as decimal text (`{"lr": "0.1"}`).
-        workspace: bytes or text; what the policies ucudnn-wr (a call) and ucudnn-wd (in all) may use.
+        workspace: bytes or text; for ucudnn-wr (a call) and ucudnn-wd (in all).
         recompute: what may be computed again: "any", "cheap" (no convolutions, no products) or "none".
         arena: "contiguous", "paged", or "auto", the first of them that fits.
         sub_batches: into how many the batch is cut; None = as the policy finds best.
@@ -76,12 +76,16 @@ def compile(  # noqa: A001 - the name users expect: planc.compile
         workspace=None if workspace is None else str(workspace),
     )
     options.check()
-    if isinstance(model, Graph):
-        graph = model
-    else:
-        graph = load_model(model, batch=batch, precision=precision, frozen_batch_norm=batch_norm == "frozen")
+    graph = model if isinstance(model, Graph) else _load(model, batch, options)
+    if batch not in (None, graph.batch):
+        raise UsageError(f"batch {batch}: the graph given has batch {graph.batch}.", "Give the file instead.")
     device = profile if isinstance(profile, Profile) else load_profile(profile)
     return compile_workload(Workload.of(graph, training, device, arena), options, like=like)
+
+
+def _load(model: str | Path, batch: int | None, options: Options) -> Graph:
+    frozen = options.batch_norm == "frozen"
+    return load_model(model, batch=batch, precision=options.precision, frozen_batch_norm=frozen)
 
 
 def compile_workload(workload: Workload, options: Options, *, like: Plan | None = None) -> Plan:

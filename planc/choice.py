@@ -46,7 +46,8 @@ def choose(
                     continue
             try:
                 best = draft(workload, candidate, count, budget, below_ns=best_ns, workspace_bytes=workspace)
-            except InfeasibleError:
+            except InfeasibleError as error:
+                bounds |= {} if error.bound_ns is None else {count: error.bound_ns}
                 continue
             except SolverFailure as failure:
                 warnings.append(f"{candidate.name}: {failure}; the plan comes from the heuristics")

@@ -15,8 +15,13 @@ def decision_rows(part: Part) -> tuple[Decision, ...]:
 
 def _activations(part: Part) -> list[Decision]:
     problem, graph = part.problem, part.problem.tasks.graph
-    away = {offload.piece for offload in part.decisions.offloads}
-    rows = []
+    away = {offload.piece for offload in part.decisions.offloads if offload.leaves >= 0}
+    rows = [
+        Decision("activation", use.piece, graph.tensors[use.tensor].label, "recompute", "keep", None)
+        for task in problem.tasks.tasks
+        if task.again
+        for use in task.writes
+    ]
     for piece, _, _ in gaps(problem):
         copies = problem.costs.d2h_ns(piece.bytes) + problem.costs.h2d_ns(piece.bytes)
         choice, other, cost = ("offload", "keep", None) if piece.index in away else ("keep", "offload", copies)

@@ -60,6 +60,9 @@ class InfeasibleError(PlancError):
         smallest_budget_bytes: the smallest budget for which planc makes a plan, if known.
         bound_bytes: no plan of this model, batch and optimizer needs less (proven).
         node: label of the node that sets the bound.
+
+    Attributes:
+        bound_ns: no plan of the flow program's class is faster, where that was proven before the failure.
     """
 
     exit_code: ClassVar[int] = 3
@@ -77,6 +80,7 @@ class InfeasibleError(PlancError):
         self.smallest_budget_bytes = smallest_budget_bytes
         self.bound_bytes = bound_bytes
         self.node = node
+        self.bound_ns: int | None = None
 
 
 class VerificationError(PlancError):

@@ -38,13 +38,13 @@ def finish(
         keep_all_bytes=yardsticks.keep_all_bytes,
         keep_all_zero_workspace_bytes=yardsticks.keep_all_zero_workspace_bytes,
         bytes_by_kind=MappingProxyType({}),
-        offloaded_bytes=sum(offload.bytes for offload in found.train.decisions.offloads),
+        offloaded_bytes=sum(offload.bytes for offload in found.train.decisions.offloads if offload.copied),
         recomputed_bytes=_recomputed_bytes(found),
     )
     plan = Plan(
         provenance=Provenance(
             planc=__version__,
-            solver=f"highspy {version('highspy')}" if found.candidate.proves else "",
+            solver=f"highspy {version('highspy')}" if bound_ns is not None else "",
             model_sha256=model_sha256(workload.graph),
             profile=profile.name,
             profile_sha256=profile_sha256(profile),

@@ -107,7 +107,13 @@ def _write(model: onnx.ModelProto, out: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
             written = Path(folder) / out.name
-            onnx.save_model(model, written, save_as_external_data=size > INLINE_LIMIT_BYTES, location=data_name)
+            onnx.save_model(
+                model,
+                written,
+                format="protobuf",
+                save_as_external_data=size > INLINE_LIMIT_BYTES,
+                location=data_name,
+            )
             if size > INLINE_LIMIT_BYTES:
                 written.with_name(data_name).replace(out.with_name(data_name))
             written.replace(out)

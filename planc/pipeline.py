@@ -87,6 +87,10 @@ class Draft:
         return max(self.train.placement.arena_bytes, self.evaluate.placement.arena_bytes)
 
 
+class SlowerError(InfeasibleError):
+    """A candidate fits, but a faster plan is known."""
+
+
 def draft(
     workload: Workload,
     candidate: Candidate,
@@ -104,22 +108,31 @@ def draft(
     whole = workload.problem(
         sub_batches, budget_bytes, micro_batches=candidate.micro_batches, workspace_bytes=workspace_bytes
     )
-    target, bound_ns, needed = budget_bytes, None, UNLIMITED
+    target, above, below, bound_ns, needed = budget_bytes, budget_bytes, 0, None, UNLIMITED
     for left in range(_TRIES if candidate.proves else 1, 0, -1):
-        problem, decisions = decide(replace(whole, budget_bytes=target), candidate)
-        bound_ns = decisions.bound_ns if bound_ns is None else bound_ns  # proven for the whole budget
-        decisions = replace(decisions, bound_ns=bound_ns)
         try:
-            return draft_of(
-                workload, candidate, replace(problem, budget_bytes=budget_bytes), decisions, below_ns=below_ns
-            )
+            problem, decisions = decide(replace(whole, budget_bytes=target), candidate)
+            bound_ns = decisions.bound_ns if bound_ns is None else bound_ns  # proven for the whole budget
+            decisions = replace(decisions, bound_ns=bound_ns)
+            problem = replace(problem, budget_bytes=budget_bytes)
+            return draft_of(workload, candidate, problem, decisions, below_ns=below_ns)
+        except SlowerError as error:
+            error.bound_ns = bound_ns
+            raise
         except InfeasibleError as error:
-            if error.smallest_budget_bytes is None or left == 1:
+            error.bound_ns = bound_ns
+            if error.smallest_budget_bytes is None and target < budget_bytes:
+                below, target = target, (target + above) // 2  # too little for any plan: between this and the last
+            elif error.smallest_budget_bytes is None or left == 1:
                 raise
-            target = target * budget_bytes // error.smallest_budget_bytes - 1
-            if error.smallest_budget_bytes >= needed:  # the same layout again: ask for clearly less
-                target = target * 95 // 100
-            needed = error.smallest_budget_bytes
+            else:
+                above = target
+                target = max(target * budget_bytes // error.smallest_budget_bytes - 1, below + 1)
+                if error.smallest_budget_bytes >= needed:  # the same layout again: ask for clearly less
+                    target = max(target * 95 // 100, (above + below) // 2)
+                needed = error.smallest_budget_bytes
+            if left == 1:
+                raise
     raise InternalError("a candidate is tried at least once")
 
 
@@ -164,7 +177,7 @@ def draft_of(
         )
     schedule = make_schedule(problem, decisions)
     if schedule.makespan_ns() >= below_ns:
-        raise InfeasibleError(f"{candidate.name}: a faster plan is known.")
+        raise SlowerError(f"{candidate.name}: a faster plan is known.")
     placement = place(problem, schedule, budget_bytes if enough_bytes is None else enough_bytes, workload.arena)
     if placement.arena_bytes > budget_bytes:
         raise InfeasibleError(

@@ -220,7 +220,7 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was chosen for an activation, a convolution call or the batch, and the runner-up.
+    """What was chosen for an activation or a convolution call, and the runner-up.
 
     `cost_ns`: what the runner-up would cost more than the choice (None: not known).
     """

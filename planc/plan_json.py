@@ -78,6 +78,19 @@ def read_plan(path: Path | str) -> Plan:
         raise PlanFileError(f"plan file {str(path)!r}: {error.message.removeprefix('plan: ')}", error.remedy) from None
 
 
+def check_place(path: Path) -> None:
+    """Find out before the work whether a plan can be written to `path`.
+
+    Raises:
+        PlanFileError: there is no such folder, or the path is a folder itself.
+    """
+    problem = "is a folder" if path.is_dir() or not path.name else ""
+    if not path.absolute().parent.is_dir():
+        problem = "there is no such folder"
+    if problem:
+        raise PlanFileError(f"plan file {str(path)!r}: cannot be written ({problem}).", "Choose another place with -o.")
+
+
 def write_plan(path: Path | str, plan: Plan) -> None:
     """Write `plan` to `path`, whole or not at all: a file beside it is written first, then renamed.
 
@@ -85,6 +98,7 @@ def write_plan(path: Path | str, plan: Plan) -> None:
         PlanFileError: the file cannot be written; a plan that was there is still there.
     """
     path = Path(path)
+    check_place(path)
     text = to_json(plan)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -68,6 +68,8 @@ def optimizer_settings(options: TrainingOptions) -> dict[str, str]:
         if name not in settings:
             known = ", ".join(sorted(settings))
             raise UsageError(f"optimizer {options.optimizer!r} has no setting {name!r}.", f"It has: {known}.")
+        if not isinstance(value, str):
+            raise UsageError(f"{name} {value!r}: wanted decimal text.", f"Write {str(value)!r}.")
         settings[name] = value
     return settings
 

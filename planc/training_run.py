@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
@@ -9,7 +10,9 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
 
-from planc.errors import UsageError
+import numpy as np
+
+from planc.errors import RunError, UsageError
 from planc.graph import Array, Graph
 from planc.plan import Plan
 from planc.runtime.data import Batch, Dataset, load_npz, random_batch, wanted
@@ -94,6 +97,7 @@ def run(
     losses, times = _train(session, _batches(dataset, options), steps, progress)
     sha256 = session.state_sha256()
     evaluated = _evaluate(session, dataset) if options.evaluate else (None, None)
+    _check_finite(session, evaluated[0])
     if options.save is not None:
         session.save(options.save)
     growth = session.memory.growth_bytes()
@@ -151,6 +155,14 @@ def _train(
         if progress is not None:
             progress(len(losses), steps, losses[-1])
     return tuple(losses), times
+
+
+def _check_finite(session: Session, evaluate_loss: float | None) -> None:
+    """The last update has no loss after it that would show what it did."""
+    broken = [name for name, values in session.values().items() if not np.isfinite(values).all()]
+    if broken or not (evaluate_loss is None or math.isfinite(evaluate_loss)):
+        what = f"{len(broken)} parameters, the first {broken[0]!r}, are" if broken else "the evaluation loss is"
+        raise RunError(f"after training step {session.steps}: {what} not finite; nothing was saved.", "Lower --lr.")
 
 
 def _evaluate(session: Session, dataset: Dataset) -> tuple[float, int | None]:

@@ -15,7 +15,7 @@ from importlib import import_module
 import click
 
 from planc import __version__
-from planc.cli.output import BROKEN_PIPE, discard_stdout, report_error
+from planc.cli.output import BROKEN_PIPE, discard_stdout, print_usage_error, report_error
 from planc.errors import InternalError, PlancError
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
@@ -92,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()
+        if "--json" in (sys.argv[1:] if arguments is None else arguments):
+            print_usage_error(error.format_message())
         return 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("planc: interrupted", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ from planc.cli.source import (
     training_options,
     workspace_option,
 )
+from planc.errors import UsageError
 from planc.options import DEFAULT_PROFILE
 from planc.passes.recipes import RECOMPUTE
 from planc.placement import ARENAS, Arena
 from planc.plan import Plan
-from planc.plan_json import read_plan, write_plan
+from planc.plan_json import check_place, read_plan, write_plan
 from planc.policies import POLICIES
 from planc.units import format_bytes, format_ns
 
@@ -101,6 +103,7 @@ def command(
     The plan says for one training step what runs when, what leaves for the host and returns, and where every byte lies.
     It is verified before it is written. Exit code 3: no plan fits the budget; the message says what would.
     """
+    _check_output(output, {"model": model, "plan given by --like": like})
     source = source_of(model, training)
     workload = replace(source.workload(batch, profile or DEFAULT_PROFILE), arena=arena)
     warn(workload.graph.warnings)
@@ -113,14 +116,23 @@ def command(
         warn([plan.provenance.options["solver"]])
     if output is not None:
         write_plan(output, plan)
+    words = explanation.sentences(workload, plan, explanation.explain(workload, options, plan)) if explain else ()
     if as_json:
-        print_json(document(plan))
+        print_json(document(plan) | ({"explanation": list(words)} if explain else {}))
     else:
-        print_result(summary(plan, default_profile=profile is None))
-        if explain:
-            print_result("\n".join(explanation.sentences(workload, plan, explanation.explain(workload, options, plan))))
+        print_result(summary(plan, default_profile=profile is None), *words)
         note(f"the plan is in {output}" if output is not None else "the plan was not written; give -o plan.json")
     return plan
+
+
+def _check_output(output: Path | None, inputs: Mapping[str, Path | None]) -> None:
+    """Find out before the work that the plan has no place of its own."""
+    if output is None:
+        return
+    check_place(output)
+    for name, given in inputs.items():
+        if given is not None and output.exists() and given.exists() and output.samefile(given):
+            raise UsageError(f"-o {str(output)!r}: is the {name}.", "Choose another place.")
 
 
 def _warn_of_device(plan: Plan) -> None:

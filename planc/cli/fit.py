@@ -38,7 +38,13 @@ Examples:
     shell_complete=complete_profile,
     help="Device; may be repeated.  [default: every GPU that planc ships]",
 )
-@click.option("--policy", type=click.Choice(list(POLICIES)), default="auto", show_default=True, help="How to plan.")
+@click.option(
+    "--policy",
+    type=click.Choice([name for name in POLICIES if not name.startswith("ucudnn")]),
+    default="auto",
+    show_default=True,
+    help="How to plan.",
+)
 @click.option(
     "--up-to", type=click.IntRange(min=1), default=UP_TO, show_default=True, help="Look for no larger batch than this."
 )

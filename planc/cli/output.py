@@ -33,7 +33,7 @@ def want_json(ctx: click.Context) -> None:
 
 def print_json(document: Mapping[str, object]) -> None:
     """The result as one JSON document."""
-    _write(json.dumps(document, indent=2) + "\n")
+    _write(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
 def print_result(*parts: RenderableType) -> None:
@@ -94,6 +94,11 @@ def report_error(ctx: click.Context, error: PlancError) -> None:
         click.echo(f"  {printable(error.remedy)}", err=True)
     if ctx.meta.get(_JSON) and not isinstance(error, OutputError):
         print_json({"error": error_document(error)})
+
+
+def print_usage_error(message: str) -> None:
+    """A wrong option or argument for machines."""
+    print_json({"error": {"message": message, "remedy": "See planc --help.", "exit_code": 2}})
 
 
 def error_document(error: PlancError) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def command(plan: Path, model: Path, lr: str | None, as_json: bool, **options: A
     """
     found = read_plan(plan)
     _verify(found)
-    _check_place(options["save"])
+    _check_place(options["save"], {"plan": plan, "model": model, "data": options["data"]})
     if options["emulate"]:
         note("emulating: the plan's buffers, lanes and waits, with convolutions that need no workspace.")
     with progress_bar(enabled=sys.stderr.isatty()) as report:
@@ -82,15 +82,22 @@ def _verify(plan: Plan) -> None:
     violations = verify(plan)
     if violations:
         raise VerificationError(
-            f"the plan breaks {len(violations)} rule(s), the first: {line(violations[0])}.",
+            f"the plan breaks {len(violations)} rule(s), the first: {line(violations[0])}",
             "Run planc verify on it to see them all, and compile it again.",
         )
 
 
-def _check_place(save: Path | None) -> None:
-    """Find out before the training, not after it, that there is no folder for its result."""
-    if save is not None and not save.absolute().parent.is_dir():
+def _check_place(save: Path | None, inputs: Mapping[str, Path | None]) -> None:
+    """Find out before the training, not after it, that its result has no place of its own."""
+    if save is None:
+        return
+    if not save.absolute().parent.is_dir():
         raise UsageError(f"--save {str(save)!r}: there is no such folder.", "Make it first.")
+    if save.is_dir() or not save.name:
+        raise UsageError(f"--save {str(save)!r}: is a folder.", "Give a file's name.")
+    for name, given in inputs.items():
+        if given is not None and save.exists() and given.exists() and save.samefile(given):
+            raise UsageError(f"--save {str(save)!r}: is the {name}.", "Choose another place.")
 
 
 @contextmanager

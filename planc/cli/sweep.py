@@ -56,7 +56,13 @@ def _batches(_: click.Context, __: click.Parameter, text: str | None) -> tuple[i
 )
 @click.option("--batches", callback=_batches, metavar="N,N,...", help="Batches.  [default: the model's own]")
 @profile_option(DEFAULT_PROFILE)
-@click.option("--policy", type=click.Choice(list(POLICIES)), default="auto", show_default=True, help="How to plan.")
+@click.option(
+    "--policy",
+    type=click.Choice([name for name in POLICIES if not name.startswith("ucudnn")]),
+    default="auto",
+    show_default=True,
+    help="How to plan.",
+)
 @training_options
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: one a processor]")
 @click.option("--svg", type=FILE, metavar="FILE", help="Draw the curves there (needs the extra `plot`).")

@@ -45,7 +45,7 @@ def _layer_begins(problem: Problem) -> list[int]:
 class AsEarlyAsFits:
     """Begin each copy in, first needed first, at the earliest task from which it fits at every task until its need.
 
-    `window`: no earlier than that many tasks before the need (moDNN's half-window), None = any time.
+    `window_percent`: of all tasks; no earlier than half of them before the need (moDNN's half-window). None = any time.
     """
 
     window_percent: int | None = None

@@ -31,7 +31,7 @@ class CheckpointSqrt:
         length = max(1, isqrt(len(recipes)))
         before: dict[int, int] = {}
         for first in range(0, len(recipes), length):
-            given_up = recipes[first : first + length - 1]
+            given_up = recipes[first : first + length][:-1]
             reached = min((recipe.needed_by for recipe in given_up), default=0)
             for recipe in given_up:
                 before[recipe.piece] = reached if reached > recipe.leaves else recipe.needed_by

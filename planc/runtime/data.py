@@ -106,6 +106,10 @@ def check_batch(inputs: tuple[Wanted, ...], batch: Batch) -> None:
         if want.name not in batch:
             raise UsageError(f"batch: {want.name!r} is missing.", f"Give {want.dtype} of shape {want.shape}.")
         values = batch[want.name]
+        if not isinstance(values, np.ndarray):
+            raise UsageError(
+                f"batch: {want.name!r} is a {type(values).__name__}, wanted an array.", "Use numpy.asarray."
+            )
         if values.shape != want.shape:
             raise UsageError(f"batch: {want.name!r} has shape {values.shape}; the plan wants {want.shape}.")
         want.check_dtype(values, "batch")
