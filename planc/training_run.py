@@ -97,10 +97,10 @@ def run(
     losses, times = _train(session, _batches(dataset, options), steps, progress)
     sha256 = session.state_sha256()
     evaluated = _evaluate(session, dataset) if options.evaluate else (None, None)
+    growth = session.memory.growth_bytes()  # before the values are taken out: those copies are not the training's
     _check_finite(session, evaluated[0])
     if options.save is not None:
         session.save(options.save)
-    growth = session.memory.growth_bytes()
     spaces = plan.spaces
     return RunReport(
         losses=losses,
