@@ -35,9 +35,7 @@ def choose(
         candidate = with_recompute(named, options.recompute)
         if best is not None and (policy.take is Take.FIRST or candidate.last_resort or best_ns == yardsticks.ideal_ns):
             break
-        if best is not None and not _may_win(workload, candidate, budget, best_ns):
-            continue
-        for count in sub_batch_counts(workload, candidate, budget, options):
+        for count in sub_batch_counts(workload, candidate, budget, options, best_ns):
             if candidate.proves and best is not None:
                 if count > FEW[-1] or best_ns * 100 <= yardsticks.ideal_ns * GOOD_PERCENT:
                     break
@@ -63,17 +61,6 @@ def choose(
     return best, min(bounds.values()) if in_class else None
 
 
-def _may_win(workload: Workload, candidate: Candidate, budget: int, best_ns: int) -> bool:
-    """False for moDNN's candidate where it would cut the batch and computing two halves alone takes longer than the
-    best plan does: smaller ranges only use the device less well (costs.py), so more of them take no less.
-    """
-    if candidate.sub_batches is not SubBatches.MODNN or workload.graph.batch == 1:
-        return True
-    if window_bytes(workload.tasks(1), workload.profile.alignment) <= budget:
-        return True
-    return sum(workload.problem(2, budget).costs.durations) < best_ns
-
-
 def _cheap_bound(
     workload: Workload, candidate: Candidate, count: int, options: Options, budget: int, enough_ns: int
 ) -> int:
@@ -88,8 +75,10 @@ def _cheap_bound(
     return UNLIMITED if relaxed is None else max(relaxed, computing_ns)
 
 
-def sub_batch_counts(workload: Workload, candidate: Candidate, budget: int, options: Options) -> Iterator[int]:
-    """The sub-batch counts to try for a candidate, in order."""
+def sub_batch_counts(
+    workload: Workload, candidate: Candidate, budget: int, options: Options, below_ns: int = UNLIMITED
+) -> Iterator[int]:
+    """The sub-batch counts to try for a candidate, in order; none where no plan with them takes less than `below_ns`."""
     if options.sub_batches is not None:
         yield options.sub_batches
         return
@@ -98,8 +87,16 @@ def sub_batch_counts(workload: Workload, candidate: Candidate, budget: int, opti
     if candidate.sub_batches is SubBatches.WHOLE:
         yield 1
     elif candidate.sub_batches is SubBatches.MODNN:
-        alignment = workload.profile.alignment
-        yield largest_sub_batch(batch, budget, allowed, lambda count: window_bytes(workload.tasks(count), alignment))
+        # Smaller ranges only use the device less well (costs.py): computing alone takes no less in more sub-batches.
+        count = largest_sub_batch(
+            batch,
+            budget,
+            allowed,
+            lambda count: window_bytes(workload.tasks(count), workload.profile.alignment),
+            lambda count: sum(workload.problem(count, budget).costs.durations) < below_ns,
+        )
+        if count is not None:
+            yield count
     elif candidate.sub_batches is SubBatches.FEW:
         yield from (count for count in (*FEW, 8, 16, 32, 64, 128) if count <= min(batch, allowed))
     else:

@@ -33,11 +33,20 @@ def window_bytes(task_list: TaskList, alignment: int) -> int:
     return persistent + int(np.cumsum(change).max())
 
 
-def largest_sub_batch(batch: int, budget_bytes: int, most: int, window_of: Callable[[int], int]) -> int:
+def largest_sub_batch(
+    batch: int,
+    budget_bytes: int,
+    most: int,
+    window_of: Callable[[int], int],
+    worth: Callable[[int], bool] = lambda count: True,
+) -> int | None:
     """The number of sub-batches that belongs to the largest sub-batch size whose windows fit the budget.
 
     `window_of(count)` gives the bytes with that many sub-batches, of which there may be `most`. Binary search over the
     size; when not even the smallest fits, it is taken all the same and the passes after it decide.
+
+    `worth(count)` says whether that many, or any number above, is of use: the search ends with None once it can only
+    end at such a number that is not.
     """
     low, high = -(-batch // min(most, batch)), batch
     if window_of(1) <= budget_bytes:
@@ -48,4 +57,6 @@ def largest_sub_batch(batch: int, budget_bytes: int, most: int, window_of: Calla
             low = size
         else:
             high = size - 1
+            if not worth(-(-batch // high)):
+                return None
     return -(-batch // low)

@@ -7,6 +7,8 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from trainings import workload
 
 from planc.errors import InternalError
@@ -236,6 +238,18 @@ def test_the_largest_sub_batch_that_fits(budget: int) -> None:
 
 def test_no_more_sub_batches_than_allowed() -> None:
     assert largest_sub_batch(12, 0, 3, lambda count: 1000) == 3
+
+
+@given(st.integers(1, 40), st.lists(st.integers(0, 9), min_size=40, max_size=40), st.integers(0, 9), st.integers(1, 41))
+def test_a_search_that_ends_early_would_have_ended_at_a_number_of_no_use(
+    batch: int, windows: list[int], budget: int, useless: int
+) -> None:
+    def window_of(count: int) -> int:
+        return windows[count - 1]
+
+    whole = largest_sub_batch(batch, budget, batch, window_of)
+    early = largest_sub_batch(batch, budget, batch, window_of, lambda count: count < useless)
+    assert early == whole or (early is None and whole is not None and whole >= useless)
 
 
 # Memory
