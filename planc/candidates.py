@@ -54,6 +54,8 @@ def compile(  # noqa: A001 - the name users expect: planc.compile
         policy: a key of policies.POLICIES.
         settings: of the optimizer, as decimal text (`{"lr": "0.1"}`).
         workspace: bytes or text; for ucudnn-wr (a call) and ucudnn-wd (in all).
+        batch_norm: "exact", over the whole batch; "per-sub-batch", which changes the function that is trained;
+            "frozen", running statistics as constants.
         recompute: what may be computed again: "any", "cheap" (no convolutions, no products) or "none".
         arena: "contiguous", "paged", or "auto", the first of them that fits.
         sub_batches: into how many the batch is cut; None = as the policy finds best.
@@ -84,8 +86,7 @@ def compile(  # noqa: A001 - the name users expect: planc.compile
 
 
 def _load(model: str | Path, batch: int | None, options: Options) -> Graph:
-    frozen = options.batch_norm == "frozen"
-    return load_model(model, batch=batch, precision=options.precision, frozen_batch_norm=frozen)
+    return load_model(model, batch=batch, precision=options.precision, batch_norm=options.batch_norm)
 
 
 def compile_workload(workload: Workload, options: Options, *, like: Plan | None = None) -> Plan:

@@ -100,7 +100,7 @@ def _roofline_ns(
 ) -> int:
     """Launch overhead plus the slower of computing and streaming (Williams, Waterman, Patterson, CACM 2009)."""
     spec = LAUNCHES[launch.op]
-    streamed = sum(t.bytes for t in reads) + sum(t.bytes for t in writes)
+    streamed = spec.passes * sum(t.bytes for t in reads) + sum(t.bytes for t in writes)
     streaming_ns = streamed * _NS / (profile.memory_bandwidth_bytes_per_s * profile.elementwise_efficiency)
     efficiency = profile.matrix_efficiency if spec.matrix else profile.elementwise_efficiency
     dtype = next((t.dtype for t in (*writes, *reads) if t.dtype in profile.peak_flops), "float32")

@@ -29,6 +29,7 @@ def finish(
     """The plan of a draft, with what the simulator predicts of it."""
     made = assemble(found.train, found.evaluate)
     profile = workload.profile
+    changed = _changed(found)
     predicted = Predicted(
         makespan_ns=0,
         ideal_ns=yardsticks.ideal_ns,
@@ -51,8 +52,8 @@ def finish(
             estimated=profile.estimated,
             options=MappingProxyType(dict(options)),
         ),
-        semantics="exact",
-        semantics_reason="",
+        semantics="changed" if changed else "exact",
+        semantics_reason=changed,
         model=made.model,
         spaces=Spaces(
             budget_bytes=budget_bytes,
@@ -70,6 +71,15 @@ def finish(
         decisions=decision_rows(found.train),
     )
     return _with_timeline(plan, simulate(plan))
+
+
+def _changed(found: Draft) -> str:
+    """Why the plan trains another function than the whole batch's; empty: it does not."""
+    tasks = found.train.problem.tasks
+    apart = {tasks.launch(task).layer for task in tasks.tasks if tasks.launch(task).op == "SubBatchNorm"}
+    if not apart or len(tasks.ranges) == 1:
+        return ""
+    return f"batch norm: {len(apart)} normalise each of {len(tasks.ranges)} sub-batches by itself"
 
 
 def _with_timeline(plan: Plan, timeline: Timeline) -> Plan:

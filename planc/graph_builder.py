@@ -111,8 +111,16 @@ class GraphBuilder:
         self._launch(op, inputs, made, attrs or {}, rule)
         return made
 
-    def overwrite(self, op: str, inputs: Sequence[int], targets: Sequence[int], attrs: Mapping[str, AttrValue]) -> None:
-        self._launch(op, inputs, tuple(targets), attrs, BatchRule.WHOLE)
+    def overwrite(
+        self,
+        op: str,
+        inputs: Sequence[int],
+        targets: Sequence[int],
+        attrs: Mapping[str, AttrValue],
+        *,
+        rule: BatchRule = BatchRule.WHOLE,
+    ) -> None:
+        self._launch(op, inputs, tuple(targets), attrs, rule)
 
     def _launch(
         self, op: str, inputs: Sequence[int], outputs: tuple[int, ...], attrs: Mapping[str, AttrValue], rule: BatchRule

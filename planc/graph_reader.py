@@ -25,7 +25,7 @@ from planc.graph import FLOATS, ITEM_BYTES, Array, Graph, Node, TensorSpec
 from planc.input_binding import Binding
 from planc.model_file import FileNode, ModelFile, live_nodes
 from planc.ops import OPS
-from planc.ops.normalization import FROZEN
+from planc.ops.normalization import BATCH_NORMS
 from planc.ops.spec import RawNode
 
 _FLOAT_CODES = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
@@ -42,7 +42,7 @@ class ReadOptions:
     """`float_dtype`: what every float tensor becomes. The others are those of `onnx_loader.load_model`."""
 
     float_dtype: str
-    frozen_batch_norm: bool
+    batch_norm: str
     tie: bool
 
 
@@ -176,8 +176,8 @@ class _Reader:
         )
         reading = spec.read(raw)
         attrs = dict(reading.attrs)
-        if node.op == "BatchNormalization" and self.options.frozen_batch_norm:
-            attrs["mode"] = FROZEN
+        if node.op == "BatchNormalization":
+            attrs["mode"] = BATCH_NORMS[self.options.batch_norm]
         kept = Node(node.op, node.label, reading.inputs, node.outputs[: reading.outputs], MappingProxyType(attrs))
         found = spec.infer(kept, tuple(self.spec(name) if name else None for name in kept.inputs), self.binding.batch)
         self.specs.update((name, out) for name, out in zip(kept.outputs, found) if name)

@@ -19,6 +19,7 @@ from planc.graph import Array, Graph
 from planc.graph_reader import ReadOptions, read_graph
 from planc.input_binding import bind_inputs, open_sizes
 from planc.model_file import Dim, FileInput, FileNode, ModelFile, node_labels
+from planc.ops.normalization import BATCH_NORMS
 
 FLOAT_DTYPES: Mapping[str, str] = MappingProxyType({"fp32": "float32", "fp64": "float64"})
 OLDEST_OPSET = 7
@@ -34,7 +35,7 @@ def load_model(
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
     precision: str = "fp32",
-    frozen_batch_norm: bool = False,
+    batch_norm: str = "exact",
     tie: bool = False,
     strict: bool = False,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
@@ -46,8 +47,9 @@ def load_model(
         batch: samples; None takes the batch the file was saved with.
         dims: sizes for open dimensions, by symbol (`sequence`) or place (`input[2]`).
         precision: "fp32" or "fp64": what every float tensor becomes.
-        frozen_batch_norm: batch norm uses the running statistics. By default it trains, whatever the file's
-            `training_mode` says: most files are saved for inference.
+        batch_norm: "exact": it trains on the whole batch, whatever the file's `training_mode` says, since most files
+            are saved for inference; "per-sub-batch": each sub-batch is normalised by itself; "frozen": by the running
+            statistics.
         tie: Identity of a weight shares that weight instead of being a parameter of its own.
         shapes: shapes of inputs by name, from a plan, for dimensions that are open and not in `dims`.
         strict: what looks like a mistake of the export is an error and not a warning.
@@ -58,6 +60,8 @@ def load_model(
     """
     if precision not in FLOAT_DTYPES:
         raise UsageError(f"precision {precision!r}: not one planc has.", f"Choose from {', '.join(FLOAT_DTYPES)}.")
+    if batch_norm not in BATCH_NORMS:
+        raise UsageError(f"batch norm {batch_norm!r}: unknown.", f"Use one of: {', '.join(BATCH_NORMS)}.")
     if isinstance(model, onnx.ModelProto):
         file = _model_file(model, "(in memory)", None)
     else:
@@ -66,7 +70,7 @@ def load_model(
     complaints = _export_complaints(file)
     if strict and complaints:
         raise file.error(f"{'; '.join(complaints)}.", "Export the model in training mode, or leave out --strict.")
-    options = ReadOptions(FLOAT_DTYPES[precision], frozen_batch_norm=frozen_batch_norm, tie=tie)
+    options = ReadOptions(FLOAT_DTYPES[precision], batch_norm=batch_norm, tie=tie)
     sizes = {**open_sizes(file, shapes or {}), **(dims or {})}
     binding = bind_inputs(file, batch=batch, dims=sizes, float_dtype=options.float_dtype)
     return read_graph(file, binding, options, warnings=complaints)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from planc.errors import UsageError
+from planc.ops.normalization import BATCH_NORMS
 from planc.passes.recipes import RECOMPUTE
 from planc.policies import POLICIES
 from planc.profile import Profile
@@ -40,7 +41,7 @@ class Options:
         for name, value, known in (
             ("policy", self.policy, tuple(POLICIES)),
             ("recompute", self.recompute, tuple(RECOMPUTE)),
-            ("batch norm", self.batch_norm, ("exact", "frozen")),
+            ("batch norm", self.batch_norm, tuple(BATCH_NORMS)),
         ):
             if value not in known:
                 raise UsageError(f"{name} {value!r}: unknown.", f"Use one of: {', '.join(known)}.")

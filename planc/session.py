@@ -13,6 +13,7 @@ from planc.errors import RunError, UsageError
 from planc.graph import Array, Graph
 from planc.initial_values import initial_values
 from planc.model_hash import model_sha256
+from planc.ops.normalization import BATCH_NORMS
 from planc.plan import BufferKind, Persistent, Plan
 from planc.runtime.backend import backend as find_backend
 from planc.runtime.data import Batch, Wanted, check_batch, wanted
@@ -215,8 +216,8 @@ def _init_seed(init: str | None) -> int | None:
 
 
 def _matching_graph(plan: Plan, model: Path | Graph) -> Graph:
-    """The graph the plan was made for. A plan knows its model by structure, since it takes values by position; whether
-    batch norm was frozen shows there too, so that a file is read the one way and then the other.
+    """The graph the plan was made for. A plan knows its model by structure, since it takes values by position; how
+    batch norm is trained shows there too, so that a file is read in each way until one fits.
 
     Raises:
         UsageError: the plan was made for another model.
@@ -224,7 +225,7 @@ def _matching_graph(plan: Plan, model: Path | Graph) -> Graph:
     if isinstance(model, Graph):
         graphs: Iterator[Graph] = iter((model,))
     else:
-        graphs = (_load(plan, model, frozen) for frozen in (False, True))
+        graphs = (_load(plan, model, batch_norm) for batch_norm in BATCH_NORMS)
     found = []
     for graph in graphs:
         found.append(model_sha256(graph)[:12])
@@ -237,7 +238,7 @@ def _matching_graph(plan: Plan, model: Path | Graph) -> Graph:
     )
 
 
-def _load(plan: Plan, path: Path, frozen_batch_norm: bool) -> Graph:
+def _load(plan: Plan, path: Path, batch_norm: str) -> Graph:
     from planc.onnx_loader import load_model  # onnx takes a while to import, and a Graph does without
 
     wide = any(plan.tensors[item.tensor].dtype == "float64" for item in plan.model.persistent)
@@ -248,6 +249,6 @@ def _load(plan: Plan, path: Path, frozen_batch_norm: bool) -> Graph:
         path,
         batch=plan.model.batch,
         precision=precision,
-        frozen_batch_norm=frozen_batch_norm,
+        batch_norm=batch_norm,
         shapes={name: plan.tensors[tensor].shape for name, tensor in tensors if tensor is not None},
     )

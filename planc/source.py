@@ -23,7 +23,7 @@ class Source:
     """A model file, and what `planc compile` is told of its training.
 
     dims: sizes of open dimensions other than the batch. settings: of the optimizer, as decimal text.
-    batch_norm: "exact" or "frozen".
+    batch_norm: "exact", "per-sub-batch" or "frozen".
     """
 
     model: Path
@@ -42,9 +42,8 @@ class Source:
 
     def graph(self, batch: int | None = None) -> Graph:
         """The forward model at a batch; None = the file's own."""
-        frozen = self.batch_norm == "frozen"
         return load_model(
-            self.model, batch=batch, dims=dict(self.dims), precision=self.precision, frozen_batch_norm=frozen
+            self.model, batch=batch, dims=dict(self.dims), precision=self.precision, batch_norm=self.batch_norm
         )
 
     def workload(self, batch: int | None = None, profile: str = DEFAULT_PROFILE) -> Workload:

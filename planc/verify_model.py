@@ -8,10 +8,13 @@ from planc.verify_report import Report, Violation
 
 
 def check_model(plan: Plan) -> tuple[Violation, ...]:
-    """The violations of code `model`. The plan's form is good."""
+    """The violations of codes `model` and `semantics`. The plan's form is good."""
     report = Report(plan, "")
     sizes = [tensor_size(tensor, plan.model.batch) for tensor in plan.tensors]
     model = plan.model
+    if plan.semantics not in ("exact", "changed") or (plan.semantics == "changed") != bool(plan.semantics_reason):
+        found = f"{plan.semantics!r} with the reason {plan.semantics_reason!r}"
+        report.add("semantics", f"plan: its semantics are {found}; wanted exact, or changed and why.")
     for port in (*model.inputs, *model.labels):
         _check_port(report, port, sizes, given=True)
     for port in (*model.outputs, model.loss):

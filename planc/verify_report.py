@@ -25,6 +25,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "copy-form": "a copy has one read and one write of the same size and version",
         "in-place-range": "what a step writes overlaps what it reads or writes only as the same bytes one version on",
         "model": "inputs, outputs and persistent tensors name their buffers, in order and completely",
+        "semantics": "semantics are `exact`, or `changed` with the reason",
         "persistent-place": "a persistent buffer stays where it is: all its bytes in extents never born, never freed",
         # Memory: who holds which bytes when.
         "arena-budget": "the arena is not larger than the budget",
@@ -58,7 +59,8 @@ CODES: Mapping[str, str] = MappingProxyType(
         "update-phase": "a trainable parameter is written only by launches of the phase `update`",
         "update-gradient": "an update reads a gradient",
         "update-early": "a parameter is not read after its update in the same training step",
-        "persistent-version": "a statistic or optimizer state goes one version on at most, a constant never",
+        "persistent-version": "a statistic or optimizer state goes one version on at most (where semantics changed, a "
+        "statistic may with each sub-batch in turn), a constant never",
         "evaluate-writes": "evaluation changes no persistent buffer",
     }
 )

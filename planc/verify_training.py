@@ -129,11 +129,19 @@ def _check_update(report: Report, entry: Persistent, reads: Users, writes: Users
 
 def _check_version(report: Report, entry: Persistent, writes: Users) -> None:
     changing = entry.kind in (BufferKind.STATISTIC, BufferKind.STATE)
-    writers = [step.id for step, _ in writes.get(entry.buffer, ())]
-    if len(writers) > int(changing):
+    found = [step for step, _ in writes.get(entry.buffer, ())]
+    writers = [step.id for step in found]
+    if len(writers) > int(changing) and not (entry.kind is BufferKind.STATISTIC and _in_turn(report, found)):
         wanted = "one step may" if changing else "no step may"
         message = f"{_name(report, entry)}: {' and '.join(map(report.step, writers))} write it; {wanted}."
         report.add("persistent-version", message, writers, (entry.buffer,))
+
+
+def _in_turn(report: Report, writers: Sequence[Step]) -> bool:
+    """Whether each sub-batch moves a statistic once, in their order: semantics "changed", one launch."""
+    borders = [0, *(step.samples[1] for step in writers)]
+    follow = [step.samples[0] for step in writers] == borders[:-1] and borders[-1] == report.plan.model.batch
+    return follow and report.plan.semantics == "changed" and len({_launch(step) for step in writers}) == 1
 
 
 def check_evaluation(report: Report) -> None:

@@ -25,9 +25,16 @@ PRECISION = {"float32": "fp32", "float64": "fp64"}
 
 
 @cache
-def workload(model: str, *, dtype: str = "float32", batch: int = 10, optimizer: str = "momentum") -> Workload:
+def workload(
+    model: str,
+    *,
+    dtype: str = "float32",
+    batch: int = 10,
+    optimizer: str = "momentum",
+    batch_norm: str = "exact",
+) -> Workload:
     """A sample model on the CPU's profile, whose plans NumPy runs."""
-    graph = load_model(ZOO[model](), batch=batch, precision=PRECISION[dtype])
+    graph = load_model(ZOO[model](), batch=batch, precision=PRECISION[dtype], batch_norm=batch_norm)
     return Workload.of(graph, TrainingOptions(optimizer=optimizer), load_profile("cpu"))
 
 

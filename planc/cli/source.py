@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from planc.cli.options import FILE, budget, complete_profile, decimal, dimension
+from planc.ops.normalization import BATCH_NORMS
 from planc.ops.optimizer import OPTIMIZERS
 from planc.source import Source
 
@@ -58,10 +59,11 @@ _OPTIONS = (
     click.option("--dropout", type=click.Choice(["train", "off"]), default="train", show_default=True),
     click.option(
         "--batch-norm",
-        type=click.Choice(["exact", "frozen"]),
+        type=click.Choice(list(BATCH_NORMS)),
         default="exact",
         show_default=True,
-        help="exact: trained, over the whole batch; frozen: running statistics as constants.",
+        help="exact: over the whole batch; per-sub-batch: each by itself, which changes what is trained; "
+        "frozen: running statistics as constants.",
     ),
 )
 

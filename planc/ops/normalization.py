@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
+from types import MappingProxyType
 
 from planc.graph import Node, TensorSpec
 from planc.ops.reading import (
@@ -16,6 +18,7 @@ from planc.ops.reading import (
     text,
 )
 from planc.ops.spec import (
+    BatchRule,
     Builder,
     Grads,
     LaunchSpec,
@@ -29,8 +32,12 @@ from planc.ops.spec import (
 
 Specs = tuple[TensorSpec | None, ...]
 
-TRAIN, FROZEN = "train", "frozen"
-"""Values of batch norm's attribute `mode`: batch statistics and an update of the running ones, or neither."""
+TRAIN, PER_SUB_BATCH, FROZEN = "train", "per-sub-batch", "frozen"
+"""Values of batch norm's attribute `mode`: statistics of the batch, or of each sub-batch, and an update of the running
+ones; or neither."""
+
+BATCH_NORMS: Mapping[str, str] = MappingProxyType({"exact": TRAIN, "per-sub-batch": PER_SUB_BATCH, "frozen": FROZEN})
+"""`--batch-norm` -> mode."""
 
 
 def _same_spec(node: Node, specs: Specs, batch: int) -> tuple[TensorSpec, ...]:
@@ -73,11 +80,17 @@ def _lower_batch_norm(b: Builder, node: Node) -> tuple[int, ...]:
         (y,) = b.emit("BatchNormInference", (x, scale, bias, mean, variance), (spec,), epsilon)
         b.define(node.outputs[0], y)
         return ()
+    momentum = {"momentum": text(node.attrs, "momentum")}
+    if text(node.attrs, "mode") == PER_SUB_BATCH:
+        running = (mean, variance)
+        b.overwrite("SubBatchNormUpdate", (x, *running), running, momentum, rule=BatchRule.PER_SAMPLE)
+        (y,) = b.emit("SubBatchNorm", (x, scale, bias), (spec,), epsilon)
+        b.define(node.outputs[0], y)
+        return (x,)
     channels = spec.shape[1]
     (moments,) = b.emit("BatchNormStatistics", (x,), (TensorSpec((3, channels), spec.dtype),))
     (stat,) = b.emit("BatchNormFinalize", (moments,), (TensorSpec((2, channels), spec.dtype),), epsilon)
     # A launch of its own: whatever is computed twice, the running statistics move once a step.
-    momentum = {"momentum": text(node.attrs, "momentum")}
     b.overwrite("BatchNormUpdate", (moments, mean, variance), (mean, variance), momentum)
     (y,) = b.emit("BatchNormNormalize", (x, scale, bias, stat), (spec,))
     b.define(node.outputs[0], y)
@@ -87,6 +100,7 @@ def _lower_batch_norm(b: Builder, node: Node) -> tuple[int, ...]:
 def _batch_norm_gradient(b: Builder, node: Node, saved: tuple[int, ...], grads: Grads) -> Grads:
     """Train: the gradient sums over the batch are the parameters' gradients and what the input's gradient reads.
 
+    Per sub-batch: one launch, which takes the statistics of its samples again, so that nothing of them is kept.
     Frozen: the node is a fixed affine map, only its input has a gradient.
     """
     (dy,) = grads
@@ -94,19 +108,25 @@ def _batch_norm_gradient(b: Builder, node: Node, saved: tuple[int, ...], grads: 
     if dy is None:
         return (None,) * 5
     scale = b.tensor(scale_name)
+    epsilon = {"epsilon": text(node.attrs, "epsilon")}
     if text(node.attrs, "mode") == FROZEN:
         if not b.wants(x_name):
             return (None,) * 5
         inputs = (dy, scale, b.tensor(node.inputs[4]))
-        epsilon = {"epsilon": text(node.attrs, "epsilon")}
         return (*b.emit("BatchNormInferenceGradient", inputs, (b.spec(dy),), epsilon), None, None, None, None)
     if not any(b.wants(name) for name in (x_name, scale_name, bias_name)):
         return (None,) * 5
-    x, stat = saved
+    x = saved[0]
     spec = b.spec(x)
     sums = TensorSpec(spec.shape[1:2], spec.dtype)
-    dbias, dscale = b.emit("BatchNormReduce", (x, dy, stat), (sums, sums))
     dx: int | None = None
+    if text(node.attrs, "mode") == PER_SUB_BATCH:
+        wanted = (sums, sums, spec) if b.wants(x_name) else (sums, sums)
+        dbias, dscale, *rest = b.emit("SubBatchNormGradient", (dy, x, scale), wanted, epsilon)
+        dx = rest[0] if rest else None
+        return (dx, dscale if b.wants(scale_name) else None, dbias if b.wants(bias_name) else None, None, None)
+    stat = saved[1]
+    dbias, dscale = b.emit("BatchNormReduce", (x, dy, stat), (sums, sums))
     if b.wants(x_name):
         count = {"count": spec.elements // spec.shape[1]}
         (dx,) = b.emit("BatchNormInputGradient", (dy, x, stat, scale, dscale, dbias), (spec,), count)
@@ -220,6 +240,12 @@ LAUNCHES: dict[str, LaunchSpec] = {
     "BatchNormReduce": LaunchSpec(sums=True, flops=flops_per_input(4), recompute=Recompute.NEVER),
     "BatchNormInputGradient": LaunchSpec(inplace=((0, 0), (1, 0)), flops=flops_per_output(5)),
     "BatchNormInferenceGradient": LaunchSpec(inplace=((0, 0),)),
+    # The three take the statistics of the samples they run on, the gradient its own two sums besides.
+    "SubBatchNorm": LaunchSpec(inplace=((0, 0),), flops=flops_per_output(7), passes=2),
+    "SubBatchNormUpdate": LaunchSpec(inplace=((1, 0), (2, 1)), flops=flops_per_input(4), recompute=Recompute.NEVER),
+    "SubBatchNormGradient": LaunchSpec(
+        inplace=((0, 2), (1, 2)), sums=True, flops=flops_per_input(13), recompute=Recompute.NEVER, passes=3
+    ),
     "LRN": LaunchSpec(
         inplace=((0, 0),),
         flops=lambda attrs, inputs, outputs: (integer(attrs, "size") + 4) * outputs[0].elements,

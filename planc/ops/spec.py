@@ -21,7 +21,8 @@ class BatchRule(StrEnum):
     """How a launch treats the batch (planning.md section 1)."""
 
     PER_SAMPLE = "per-sample"
-    """Each sample by itself; may run on any range of samples."""
+    """Each sample by itself; may run on any range of samples. Or each range by itself, where that is what was asked for
+    (`--batch-norm per-sub-batch`)."""
     SUM = "sum"
     """Its outputs without a batch axis add up over ranges: the first range writes, later ranges accumulate."""
     WHOLE = "whole"
@@ -128,9 +129,17 @@ class Builder(Protocol):
         """The same memory under another shape (same bytes, same order of elements); no launch."""
         ...
 
-    def overwrite(self, op: str, inputs: Sequence[int], targets: Sequence[int], attrs: Mapping[str, AttrValue]) -> None:
+    def overwrite(
+        self,
+        op: str,
+        inputs: Sequence[int],
+        targets: Sequence[int],
+        attrs: Mapping[str, AttrValue],
+        *,
+        rule: BatchRule = BatchRule.WHOLE,
+    ) -> None:
         """Add a launch whose outputs are the persistent tensors `targets` themselves, one version on (running
-        statistics).
+        statistics); with PER_SAMPLE one version a range.
         """
         ...
 
@@ -201,6 +210,7 @@ class LaunchSpec:
     flops:   operations for the shapes given (of the range that runs).
     recompute: see `Recompute`.
     matrix:  runs on the matrix units at `matrix` efficiency of the profile (a product), not at memory speed.
+    passes:  how often it streams its inputs.
     """
 
     inplace: tuple[tuple[int, int], ...] = ()
@@ -208,3 +218,4 @@ class LaunchSpec:
     flops: Flops = _ONE_PER_OUTPUT
     recompute: Recompute = Recompute.CHEAP
     matrix: bool = False
+    passes: int = 1

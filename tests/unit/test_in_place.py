@@ -85,7 +85,8 @@ def trials() -> Trials:
         for case in (*CASES, DROPPING):
             _try_row(case, load_case(case, seed=3))
             if case.op == "BatchNormalization":
-                _try_row(case, load_model(case_model(case, seed=3), precision="fp64", frozen_batch_norm=True))
+                for kind in ("per-sub-batch", "frozen"):
+                    _try_row(case, load_model(case_model(case, seed=3), precision="fp64", batch_norm=kind))
         for name in OPTIMIZERS:
             _try_training_step(name)
     return trials

@@ -48,9 +48,9 @@ def _stored(channels: int = SHAPE[1]) -> dict[str, Any]:
     }
 
 
-def _graph(*, frozen: bool = False, **attrs: Any) -> Graph:
+def _graph(*, batch_norm: str = "exact", **attrs: Any) -> Graph:
     model = _model("BatchNormalization", SHAPE, _stored(), **attrs)
-    return load_model(model, precision="fp64", frozen_batch_norm=frozen)
+    return load_model(model, precision="fp64", batch_norm=batch_norm)
 
 
 def _along(vector: Any) -> Any:
@@ -113,9 +113,11 @@ def test_only_the_update_moves_running_statistics_and_it_is_never_run_twice() ->
     assert LAUNCHES["BatchNormStatistics"].recompute is Recompute.NEVER
 
 
-@pytest.mark.parametrize(("frozen", "training"), [(True, True), (True, False), (False, False)])
-def test_frozen_and_evaluated_nodes_save_and_update_nothing(frozen: bool, training: bool) -> None:
-    graph = _graph(frozen=frozen, epsilon=0.5)
+@pytest.mark.parametrize(
+    ("batch_norm", "training"), [("frozen", True), ("frozen", False), ("per-sub-batch", False), ("exact", False)]
+)
+def test_frozen_and_evaluated_nodes_save_and_update_nothing(batch_norm: str, training: bool) -> None:
+    graph = _graph(batch_norm=batch_norm, epsilon=0.5)
     builder, saved = _launches(graph, training=training)
     assert [launch.op for launch in builder.launches] == ["BatchNormInference"]
     assert saved == {0: ()}
@@ -130,7 +132,7 @@ def test_frozen_and_evaluated_nodes_save_and_update_nothing(frozen: bool, traini
 
 def test_a_frozen_node_has_a_gradient_of_its_input_alone() -> None:
     x, dy, stored = _draw(SHAPE), _draw(SHAPE, 9), _stored()
-    result = interpret(_graph(frozen=True), {"x": x}, cotangents={"y": dy}, ranges=RANGES[1])
+    result = interpret(_graph(batch_norm="frozen"), {"x": x}, cotangents={"y": dy}, ranges=RANGES[1])
     assert set(result.gradients) == {"x"}
     wanted = dy * _along(stored["scale"] / np.sqrt(stored["variance"] + 1e-5))
     np.testing.assert_allclose(result.gradients["x"], wanted, rtol=1e-12)
@@ -174,6 +176,9 @@ def test_kernels_allocate_less_than_the_allowance(shape: tuple[int, ...], dtype:
         "reduce": call("BatchNormReduce", (x, dy, stat), sums),
         "gradient": call("BatchNormInputGradient", (dy, x, stat, *vectors[:3]), (out,), {"count": 99}),
         "inference gradient": call("BatchNormInferenceGradient", (dy, *vectors[:2]), (out,), epsilon),
+        "sub-batch": call("SubBatchNorm", (x, *vectors[:2]), (out,), epsilon),
+        "sub-batch update": call("SubBatchNormUpdate", (x, *vectors[2:]), vectors[2:], {"momentum": "0.9"}),
+        "sub-batch gradient": call("SubBatchNormGradient", (dy, x, vectors[0]), (*sums, out), epsilon),
         "lrn": call("LRN", (x,), (out,), lrn),
         "lrn backward": call("LRNBackward", (dy, x), (out,), lrn),
     }

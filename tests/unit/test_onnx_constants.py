@@ -180,7 +180,7 @@ def test_batch_norm_trains_whatever_the_file_says(opset: int, outputs: int, attr
     (node,) = load_model(proto).nodes
     assert node.attrs["mode"] == "train"
     assert node.outputs == ("y",)
-    (node,) = load_model(proto, frozen_batch_norm=True).nodes
+    (node,) = load_model(proto, batch_norm="frozen").nodes
     assert node.attrs["mode"] == "frozen"
 
 

@@ -286,6 +286,11 @@ BROKEN: dict[str, tuple[Edit, ...]] = {
         lambda p: append_launch(p, reads=(STATE,), writes=(replace(STATE, version=2),)),
         lambda p: edit_model(p, persistent=(replace(p.model.persistent[0], trainable=False), *p.model.persistent[1:])),
     ),
+    "semantics": (
+        lambda p: replace(p, semantics="roughly"),
+        lambda p: replace(p, semantics="changed"),
+        lambda p: replace(p, semantics_reason="none"),
+    ),
     "evaluate-writes": (
         lambda p: append_launch(p, "evaluate", reads=(STATISTIC,), writes=(replace(STATISTIC, version=1),)),
     ),

@@ -75,36 +75,54 @@ def _merge(a: Moments, b: Moments) -> Moments:
     return count, a[1] + step * (b[0] / count), a[2] + b[2] + step * step * (a[0] * (b[0] / count))
 
 
+def _scratch(x: Values, share: int = 1) -> Values:
+    """Room for a tile of `x`, a block or a share of it: NumPy buffers the operands of a tile that is not contiguous."""
+    return np.empty(min(block_length(x.dtype) // share, x.size), x.dtype)
+
+
+def _group_moments(x: Values, group: slice, scratch: Values, begun: Values | None = None) -> Sums:
+    """Moments (3, width) of a group of channels, added to those that `begun` (3, channels) holds."""
+    moments = np.zeros((3, group.stop - group.start))
+    if begun is not None:
+        moments[:] = begun[:, group]
+    for index, part in _group_tiles(x.shape, group, scratch.size):
+        count, mean, squares = moments[:, part]
+        moments[:, part] = _merge((count, mean, squares), _tile_moments(x[index], scratch))
+    return moments
+
+
 def _batch_norm_statistics(launch: Launch, hyper: Hyper) -> None:
     """(x) -> moments (3, channels): count, mean, M2."""
     x, (moments,) = _by_channel(launch.inputs[0]), launch.outputs
-    scratch = np.empty(min(block_length(x.dtype), x.size), x.dtype)
+    scratch = _scratch(x)
     for group in _channel_groups(x.shape[1]):
-        width = group.stop - group.start
-        count, mean, squares = np.zeros(width), np.zeros(width), np.zeros(width)
-        if launch.accumulate:
-            count[:], mean[:], squares[:] = moments[:, group]
-        for index, part in _group_tiles(x.shape, group, scratch.size):
-            found = _tile_moments(x[index], scratch)
-            count[part], mean[part], squares[part] = _merge((count[part], mean[part], squares[part]), found)
-        moments[0, group], moments[1, group], moments[2, group] = count, mean, squares
+        moments[:, group] = _group_moments(x, group, scratch, moments if launch.accumulate else None)
 
 
 def _batch_norm_finalize(launch: Launch, hyper: Hyper) -> None:
     """(moments) -> stat (2, channels): mean, 1 / sqrt(variance + epsilon)."""
     (moments,), (stat,) = launch.inputs, launch.outputs
-    stat[0] = moments[1]
+    stat[0], stat[1] = moments[1], _inverse(launch, moments)
+
+
+def _inverse(launch: Launch, moments: Values) -> Sums:
+    """1 / sqrt(variance + epsilon)."""
     variance = np.divide(moments[2], moments[0], dtype=np.float64)
-    stat[1] = 1 / np.sqrt(variance + number(launch.attrs, "epsilon"))
+    return np.asarray(1 / np.sqrt(variance + number(launch.attrs, "epsilon")))
 
 
 def _batch_norm_update(launch: Launch, hyper: Hyper) -> None:
     """(moments, mean, variance) -> mean, variance: running statistics as ONNX has them, population variance."""
-    momentum = number(launch.attrs, "momentum")
     moments: Values = launch.inputs[0]
+    _follow(launch, slice(0, moments.shape[1]), moments)
+
+
+def _follow(launch: Launch, group: slice, moments: Values) -> None:
+    """Move the running statistics of a group of channels (inputs 1 and 2) towards its moments."""
+    momentum = number(launch.attrs, "momentum")
     for old, new, found in zip(launch.inputs[1:], launch.outputs, (moments[1], moments[2] / moments[0]), strict=True):
-        np.multiply(old, momentum, out=new)
-        np.add(new, found * (1 - momentum), out=new)
+        np.multiply(old[group], momentum, out=new[group])
+        np.add(new[group], found * (1 - momentum), out=new[group])
 
 
 def _affine(source: Array, target: Array, mean: Array, factor: Array, bias: Array) -> None:
@@ -150,20 +168,30 @@ def _batch_norm_reduce(launch: Launch, hyper: Hyper) -> None:
     """(x, dy, stat) -> dbias = sum of dy, dscale = sum of dy * normalised x."""
     x, dy, stat = _by_channel(launch.inputs[0]), _by_channel(launch.inputs[1]), launch.inputs[2]
     dbias, dscale = launch.outputs
-    scratch = np.empty(min(block_length(x.dtype), x.size), x.dtype)
+    scratch = _scratch(x)
     for group in _channel_groups(x.shape[1]):
-        plain, weighted = np.zeros(group.stop - group.start), np.zeros(group.stop - group.start)
-        for index, part in _group_tiles(x.shape, group, scratch.size):
-            product = scratch[: x[index].size].reshape(x[index].shape)
-            np.subtract(x[index], stat[0, index[1], None], out=product)
-            np.multiply(product, dy[index], out=product)
-            plain[part] += _sums(dy[index])
-            weighted[part] += _sums(product)
-        weighted *= stat[1, group]
-        if launch.accumulate:
-            plain += dbias[group]
-            weighted += dscale[group]
-        dbias[group], dscale[group] = plain, weighted
+        sums = _gradient_sums(x, dy, group, stat[0, group], stat[1, group], scratch)
+        _give(launch, (dbias, dscale), group, sums)
+
+
+def _gradient_sums(
+    x: Values, dy: Values, group: slice, mean: Values, inverse: Values, scratch: Values
+) -> tuple[Sums, Sums]:
+    """Sum of dy, and of dy * normalised x, for a group of channels whose mean and 1 / deviation are given."""
+    plain, weighted = np.zeros(group.stop - group.start), np.zeros(group.stop - group.start)
+    for index, part in _group_tiles(x.shape, group, scratch.size):
+        product = scratch[: x[index].size].reshape(x[index].shape)
+        np.subtract(x[index], mean[part, None], out=product)
+        np.multiply(product, dy[index], out=product)
+        plain[part] += _sums(dy[index])
+        weighted[part] += _sums(product)
+    return plain, weighted * inverse
+
+
+def _give(launch: Launch, targets: tuple[Values, ...], group: slice, sums: tuple[Sums, ...]) -> None:
+    """Write, or add, the sums of a group of channels."""
+    for target, values in zip(targets, sums, strict=True):
+        target[group] = target[group] + values if launch.accumulate else values
 
 
 def _batch_norm_input_gradient(launch: Launch, hyper: Hyper) -> None:
@@ -175,16 +203,69 @@ def _batch_norm_input_gradient(launch: Launch, hyper: Hyper) -> None:
     slope = np.multiply(dscale, stat[1])
     slope *= share
     level = np.multiply(dbias, share)
-    scratch = np.empty(min(block_length(x.dtype), x.size), x.dtype)
+    scratch = _scratch(x)
     for index in tiles(x.shape, scratch.size):
-        channels = index[1]
-        common = scratch[: x[index].size].reshape(x[index].shape)
-        np.subtract(x[index], stat[0, channels, None], out=common)
-        np.multiply(common, slope[channels, None], out=common)
-        np.add(common, level[channels, None], out=common)
-        out = dx[index]
-        np.subtract(dy[index], common, out=out)
-        np.multiply(out, factor[channels, None], out=out)
+        line = tuple(vector[index[1], None] for vector in (stat[0], slope, level, factor))
+        _to_input(x[index], dy[index], dx[index], line, scratch)
+
+
+def _to_input(x: Values, dy: Values, dx: Values, line: tuple[Values, ...], scratch: Values) -> None:
+    """dx = (dy - ((x - mean) * slope + level)) * factor for a tile; dx may be the memory of x or of dy."""
+    mean, slope, level, factor = line
+    common = scratch[: x.size].reshape(x.shape)
+    np.subtract(x, mean, out=common)
+    np.multiply(common, slope, out=common)
+    np.add(common, level, out=common)
+    np.subtract(dy, common, out=dx)
+    np.multiply(dx, factor, out=dx)
+
+
+# Each range of samples by itself.
+
+
+def _sub_batch_norm(launch: Launch, hyper: Hyper) -> None:
+    """(x, scale, bias) -> y, normalised with the statistics of the samples given."""
+    x, y = _by_channel(launch.inputs[0]), _by_channel(launch.outputs[0])
+    scale: Values = launch.inputs[1]
+    bias: Values = launch.inputs[2]
+    scratch = _scratch(x, 4)
+    for group in _channel_groups(x.shape[1]):
+        moments = _group_moments(x, group, scratch)
+        mean, factor = moments[1].astype(x.dtype), (scale[group] * _inverse(launch, moments)).astype(x.dtype)
+        for index, part in _group_tiles(x.shape, group, scratch.size):
+            out = y[index]
+            np.subtract(x[index], mean[part, None], out=out)
+            np.multiply(out, factor[part, None], out=out)
+            np.add(out, bias[index[1], None], out=out)
+
+
+def _sub_batch_norm_update(launch: Launch, hyper: Hyper) -> None:
+    """(x, mean, variance) -> mean, variance: running statistics move towards those of the samples given."""
+    x = _by_channel(launch.inputs[0])
+    scratch = _scratch(x, 4)
+    for group in _channel_groups(x.shape[1]):
+        _follow(launch, group, _group_moments(x, group, scratch))
+
+
+def _sub_batch_norm_gradient(launch: Launch, hyper: Hyper) -> None:
+    """(dy, x, scale) -> dbias and dscale, which add up over ranges, and dx if there is a third output."""
+    dy, x = (_by_channel(array) for array in launch.inputs[:2])
+    dx = _by_channel(launch.outputs[2]) if len(launch.outputs) > 2 else None
+    scale: Values = launch.inputs[2]
+    scratch = _scratch(x, 4)
+    share = 1 / (x.shape[0] * x.shape[2])
+    for group in _channel_groups(x.shape[1]):
+        moments = _group_moments(x, group, scratch)
+        mean, inverse = moments[1].astype(x.dtype), _inverse(launch, moments)
+        dbias, dscale = _gradient_sums(x, dy, group, mean, inverse, scratch)
+        _give(launch, launch.outputs[:2], group, (dbias, dscale))
+        if dx is None:
+            continue
+        vectors = (inverse * dscale * share, dbias * share, scale[group] * inverse)
+        slope, level, factor = (vector.astype(x.dtype) for vector in vectors)
+        for index, part in _group_tiles(x.shape, group, scratch.size):
+            line = tuple(vector[part, None] for vector in (mean, slope, level, factor))
+            _to_input(x[index], dy[index], dx[index], line, scratch)
 
 
 class _Lrn:
@@ -296,6 +377,9 @@ KERNELS: dict[str, Kernel] = {
     "BatchNormReduce": _batch_norm_reduce,
     "BatchNormInputGradient": _batch_norm_input_gradient,
     "BatchNormInferenceGradient": _batch_norm_inference_gradient,
+    "SubBatchNorm": _sub_batch_norm,
+    "SubBatchNormUpdate": _sub_batch_norm_update,
+    "SubBatchNormGradient": _sub_batch_norm_gradient,
     "LRN": _lrn,
     "LRNBackward": _lrn_backward,
     "Dropout": _dropout,
