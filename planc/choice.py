@@ -78,7 +78,9 @@ def _cheap_bound(
 def sub_batch_counts(
     workload: Workload, candidate: Candidate, budget: int, options: Options, below_ns: int = UNLIMITED
 ) -> Iterator[int]:
-    """The sub-batch counts to try for a candidate, in order; none where no plan with them takes less than `below_ns`."""
+    """The sub-batch counts to try for a candidate, in order; moDNN's is left out where computing alone takes `below_ns`
+    or more.
+    """
     if options.sub_batches is not None:
         yield options.sub_batches
         return

@@ -38,15 +38,15 @@ def largest_sub_batch(
     budget_bytes: int,
     most: int,
     window_of: Callable[[int], int],
-    worth: Callable[[int], bool] = lambda count: True,
+    worth: Callable[[int], bool] = bool,
 ) -> int | None:
     """The number of sub-batches that belongs to the largest sub-batch size whose windows fit the budget.
 
     `window_of(count)` gives the bytes with that many sub-batches, of which there may be `most`. Binary search over the
     size; when not even the smallest fits, it is taken all the same and the passes after it decide.
 
-    `worth(count)` says whether that many, or any number above, is of use: the search ends with None once it can only
-    end at such a number that is not.
+    `worth(count)` says whether that many, or any number above, is of use (default: all are): the search ends with None
+    once it can only end at a number that is not.
     """
     low, high = -(-batch // min(most, batch)), batch
     if window_of(1) <= budget_bytes:
