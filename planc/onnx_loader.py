@@ -19,6 +19,7 @@ from planc.graph import Array, Graph
 from planc.graph_reader import ReadOptions, read_graph
 from planc.input_binding import bind_inputs, open_sizes
 from planc.model_file import Dim, FileInput, FileNode, ModelFile, node_labels
+from planc.ops import OPS
 from planc.ops.normalization import BATCH_NORMS
 
 FLOAT_DTYPES: Mapping[str, str] = MappingProxyType({"fp32": "float32", "fp64": "float64"})
@@ -126,6 +127,8 @@ def _model_file(proto: onnx.ModelProto, label: str, folder: Path | None) -> Mode
         try:
             onnx.checker.check_node(graph.node[node.position], context)
         except onnx.checker.ValidationError as error:
+            if node.op in OPS and onnx.defs.get_schema(node.op, opset).deprecated:
+                return  # refused for that alone, such as the GroupNormalization of opsets 18 to 20
             raise node.error(f"not a valid node of opset {opset}: {_line(error)}.") from error
 
     return ModelFile(

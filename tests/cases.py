@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cases_convolution
 import cases_elementwise
+import cases_layer_norm
 import cases_linear
 import cases_loss
 import cases_normalization
@@ -14,6 +15,7 @@ from case import Case
 CASES: tuple[Case, ...] = (
     *cases_convolution.CASES,
     *cases_elementwise.CASES,
+    *cases_layer_norm.CASES,
     *cases_linear.CASES,
     *cases_loss.CASES,
     *cases_normalization.CASES,
