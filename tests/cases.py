@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cases_convolution
+import cases_einsum
 import cases_elementwise
 import cases_layer_norm
 import cases_linear
@@ -14,6 +15,7 @@ from case import Case
 
 CASES: tuple[Case, ...] = (
     *cases_convolution.CASES,
+    *cases_einsum.CASES,
     *cases_elementwise.CASES,
     *cases_layer_norm.CASES,
     *cases_linear.CASES,

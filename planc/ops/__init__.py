@@ -8,6 +8,7 @@ from types import MappingProxyType
 from planc.ops import (
     broadcast,
     convolution,
+    einsum,
     elementwise,
     layer_norm,
     linear,
@@ -24,6 +25,7 @@ from planc.ops.spec import LaunchSpec, OpSpec
 _FAMILIES = (
     broadcast,
     convolution,
+    einsum,
     elementwise,
     layer_norm,
     linear,

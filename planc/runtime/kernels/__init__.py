@@ -8,6 +8,7 @@ from types import MappingProxyType
 from planc.runtime.kernels import (
     broadcast,
     convolution,
+    einsum,
     elementwise,
     layer_norm,
     linear,
@@ -24,6 +25,7 @@ from planc.runtime.launch import Kernel
 _FAMILIES = (
     broadcast,
     convolution,
+    einsum,
     elementwise,
     layer_norm,
     linear,

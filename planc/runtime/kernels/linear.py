@@ -50,7 +50,7 @@ def _scale(array: Matrix, factor: float) -> None:
         np.multiply(array, factor, out=array)
 
 
-def _add_product(a: Matrix, b: Matrix, out: Matrix, factor: float, *, accumulate: bool) -> None:
+def add_product(a: Matrix, b: Matrix, out: Matrix, factor: float, *, accumulate: bool) -> None:
     """out = or += factor a b. NumPy has no product that adds, so the addition goes tile by tile."""
     if not accumulate:
         np.matmul(a, b, out=out)
@@ -98,7 +98,7 @@ def _matmul_sum(launch: Launch, hyper: Hyper) -> None:
         # The sum over leading axes is part of one long inner product: the weight gradient of a layer on sequences.
         stored_a, stored_b = launch.inputs[0].reshape(-1, rows), launch.inputs[1].reshape(-1, columns)
         out = target.reshape(rows, columns)
-        _add_product(stored_a.T, stored_b, out, factor, accumulate=launch.accumulate)
+        add_product(stored_a.T, stored_b, out, factor, accumulate=launch.accumulate)
         return
     leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     kept = target.shape[:-2] if target.ndim > 1 else ()
@@ -110,7 +110,7 @@ def _matmul_sum(launch: Launch, hyper: Hyper) -> None:
         place = tuple(0 if size == 1 else i for i, size in zip(index, kept, strict=True))
         first_visit = all(i == 0 for i, size in zip(index, kept, strict=True) if size == 1)
         add = launch.accumulate or not first_visit
-        _add_product(a[index], b[index], target[place], factor, accumulate=add)
+        add_product(a[index], b[index], target[place], factor, accumulate=add)
 
 
 KERNELS: dict[str, Kernel] = {
