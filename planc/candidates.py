@@ -122,7 +122,7 @@ def _options_text(options: Options, found: Draft, budget: int) -> dict[str, str]
         "budget_bytes": str(budget),
         "candidate": found.candidate.name,
         "dropout": "train" if training.dropout else "off",
-        "loss": training.loss or "default",
+        "loss": (training.loss if isinstance(training.loss, str) else " ".join(training.loss or ())) or "default",
         "max_steps": str(options.max_steps),
         "policy": options.policy,
         "precision": options.precision,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planc.errors import ModelError
@@ -22,9 +23,9 @@ class GradientFlow:
     on_path: frozenset[int]
 
     @classmethod
-    def of(cls, graph: Graph, choice: LossChoice) -> GradientFlow:
-        reached, on_path = {choice.scores}, set[int]()
-        needed = {choice.scores}
+    def of(cls, graph: Graph, choices: Sequence[LossChoice]) -> GradientFlow:
+        reached, on_path = {choice.scores for choice in choices}, set[int]()
+        needed = set(reached)
         for position in range(len(graph.nodes) - 1, -1, -1):
             node = graph.nodes[position]
             if not needed.isdisjoint(node.outputs):

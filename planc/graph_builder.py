@@ -157,7 +157,7 @@ class GraphBuilder:
             self.tensors[root] = replace(self.tensors[root], kind=kind)
 
     def finish(
-        self, choice: LossChoice, loss: int, outputs: Sequence[str], optimizer: Mapping[str, str]
+        self, choices: Sequence[LossChoice], loss: int, outputs: Sequence[str], optimizer: Mapping[str, str]
     ) -> TrainingGraph:
         for name in outputs:
             self.mark(self.tensor(name), TensorKind.OUTPUT)
@@ -171,8 +171,8 @@ class GraphBuilder:
             inputs=tuple(self.inputs),
             labels=tuple(self.labels),
             outputs=tuple((name, self.tensor(name)) for name in outputs),
-            loss=(choice.output, loss),
-            loss_kind=choice.kind,
+            loss=("+".join(choice.output for choice in choices), loss),
+            loss_kind="+".join(choice.kind for choice in choices),
             optimizer=MappingProxyType(dict(optimizer)),
             frozen=self.flow.frozen,
         )

@@ -28,7 +28,7 @@ class Source:
 
     model: Path
     dims: tuple[tuple[str, int], ...] = ()
-    loss: str | None = None
+    loss: tuple[str, ...] = ()
     optimizer: str = "momentum"
     settings: tuple[tuple[str, str], ...] = ()
     precision: str = "fp32"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from planc.errors import InternalError, ModelError, UsageError
 from planc.gradient_flow import GradientFlow
 from planc.graph import Graph, Node
 from planc.graph_builder import GraphBuilder
-from planc.losses import LossChoice, choose_loss
+from planc.losses import LossChoice, choose_losses
 from planc.ops import OPS
-from planc.ops.loss import LOSSES
+from planc.ops.final_loss import LOSSES
 from planc.ops.optimizer import OPTIMIZERS
 from planc.ops.spec import BatchRule, TensorKind
 from planc.training_graph import BACKWARD, UPDATE, TrainingGraph, TrainingOptions
@@ -25,8 +25,8 @@ def make_training_graph(graph: Graph, options: TrainingOptions) -> TrainingGraph
         UsageError: the loss is ambiguous or does not fit the output.
     """
     settings = optimizer_settings(options)
-    choice = choose_loss(graph, options.loss)
-    flow = GradientFlow.of(graph, choice)
+    choices = choose_losses(graph, options.loss)
+    flow = GradientFlow.of(graph, choices)
     if not flow.trainable:
         raise ModelError(
             "the model has no trainable parameter on a path to the loss.",
@@ -35,9 +35,9 @@ def make_training_graph(graph: Graph, options: TrainingOptions) -> TrainingGraph
     slots = OPTIMIZERS[options.optimizer].slots
     builder = GraphBuilder(graph, flow, training=True, dropout=options.dropout, slots=slots)
     saved = builder.forward(flow.on_path)
-    loss, seeds = _attach_loss(builder, choice)
+    loss, seeds = _attach_losses(builder, choices)
     backpropagate(builder, flow, saved, seeds, options.optimizer, settings)
-    return builder.finish(choice, loss, (), {"name": options.optimizer, **settings})
+    return builder.finish(choices, loss, (), {"name": options.optimizer, **settings})
 
 
 def make_evaluation_graph(graph: Graph, options: TrainingOptions) -> TrainingGraph:
@@ -46,12 +46,12 @@ def make_evaluation_graph(graph: Graph, options: TrainingOptions) -> TrainingGra
     The optimizer's state is there too, untouched, so that both programs agree on what stays in the arena.
     """
     settings = optimizer_settings(options)
-    choice = choose_loss(graph, options.loss)
+    choices = choose_losses(graph, options.loss)
     slots = OPTIMIZERS[options.optimizer].slots
-    builder = GraphBuilder(graph, GradientFlow.of(graph, choice), training=False, dropout=False, slots=slots)
+    builder = GraphBuilder(graph, GradientFlow.of(graph, choices), training=False, dropout=False, slots=slots)
     builder.forward(frozenset(range(len(graph.nodes))))
-    loss, _ = _attach_loss(builder, choice)
-    return builder.finish(choice, loss, graph.outputs, {"name": options.optimizer, **settings})
+    loss, _ = _attach_losses(builder, choices)
+    return builder.finish(choices, loss, graph.outputs, {"name": options.optimizer, **settings})
 
 
 def optimizer_settings(options: TrainingOptions) -> dict[str, str]:
@@ -77,23 +77,41 @@ def optimizer_settings(options: TrainingOptions) -> dict[str, str]:
 Seeds = tuple[tuple[str, int], ...]
 
 
-def _attach_loss(builder: GraphBuilder, choice: LossChoice) -> tuple[int, Seeds]:
-    """Add the loss; returns its tensor and, when training, the gradients it sends back by forward name."""
-    scores = builder.tensor(choice.scores)
+def _attach_losses(builder: GraphBuilder, choices: Sequence[LossChoice]) -> tuple[int, Seeds]:
+    """Add the losses; returns the tensor of their sum and, when training, the gradients sent back by forward name."""
     builder.layer, builder.label = len(builder.graph.nodes), "loss"
-    if choice.kind == "none":
-        if not builder.training:
-            return scores, ()
-        builder.phase, builder.kind = BACKWARD, TensorKind.GRADIENT
-        (ones,) = builder.emit("Fill", (), (builder.spec(scores),), {"value": "1"}, rule=BatchRule.WHOLE)
-        return scores, ((choice.scores, ones),)
-    loss = LOSSES[choice.kind]
-    labels = builder.add_labels("labels", loss.labels(builder.spec(scores), choice.axis))
-    value, saved = loss.lower(builder, scores, labels, choice.axis)
+    attached = []
+    for choice in choices:
+        name = "labels" if len(choices) == 1 else f"labels_{choice.output}"
+        attached.append(_attach_loss(builder, choice, name))
+    total = attached[0][0]
+    for loss, _ in attached[1:]:
+        (total,) = builder.emit("Add", (total, builder.view(loss, builder.spec(total))), (builder.spec(total),))
     if not builder.training:
-        return value, ()
+        return total, ()
     builder.phase, builder.kind = BACKWARD, TensorKind.GRADIENT
-    return value, ((choice.scores, loss.gradient(builder, scores, labels, choice.axis, saved)),)
+    seeds: dict[str, int] = {}
+    for choice, (_, send) in zip(choices, attached, strict=True):
+        seed = send()
+        if choice.scores in seeds:
+            (seed,) = builder.emit("Add", (seeds[choice.scores], seed), (builder.spec(seed),))
+        seeds[choice.scores] = seed
+    return total, tuple(seeds.items())
+
+
+def _attach_loss(builder: GraphBuilder, choice: LossChoice, name: str) -> tuple[int, Callable[[], int]]:
+    """A loss, and what adds its gradient. Labels, if it takes any, are the input `name`."""
+    scores = builder.tensor(choice.scores)
+    spec, weight = builder.spec(scores), choice.form.weight
+    if choice.kind == "none":
+        loss = scores
+        if weight != "1":
+            (loss,) = builder.emit("Affine", (scores,), (spec,), {"factor": weight, "offset": "0"})
+        return loss, lambda: builder.emit("Fill", (), (spec,), {"value": weight}, rule=BatchRule.WHOLE)[0]
+    kind = LOSSES[choice.kind]
+    labels = builder.add_labels(name, kind.labels(spec, choice.form))
+    value, saved = kind.lower(builder, scores, labels, choice.form)
+    return value, lambda: kind.gradient(builder, scores, labels, choice.form, saved)
 
 
 def backpropagate(

@@ -57,9 +57,13 @@ class PersistentTensor:
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """What is trained and how. `settings` of the optimizer are decimal text; `lr` is among them."""
+    """What is trained and how.
 
-    loss: str | None = None
+    loss:     one or more texts (planc/losses.py); None or none = the plain one.
+    settings: of the optimizer, as decimal text; `lr` is among them.
+    """
+
+    loss: str | tuple[str, ...] | None = None
     optimizer: str = "momentum"
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({"lr": "0.01"}))
     dropout: bool = True

@@ -189,5 +189,6 @@ def _answers(session: Session, batch: Batch, found: Evaluation) -> Iterator[tupl
             if scores.ndim > classes.axis and scores.shape[classes.axis] == classes.count:
                 chosen = scores.argmax(axis=classes.axis).reshape(-1)
                 if chosen.size == labels.size:
-                    yield labels, chosen
+                    counted = np.ones(labels.size, np.bool_) if classes.ignored is None else labels != classes.ignored
+                    yield labels[counted], chosen[counted]
                     break

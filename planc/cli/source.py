@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from planc.cli.options import FILE, budget, complete_profile, decimal, dimension
+from planc.ops.final_loss import LOSSES
 from planc.ops.normalization import BATCH_NORMS
 from planc.ops.optimizer import OPTIMIZERS
 from planc.source import Source
@@ -54,7 +55,13 @@ _OPTIONS = (
     _setting("beta1", "Of adam and adamw.  [default: 0.9]"),
     _setting("beta2", "Of adam and adamw.  [default: 0.999]"),
     _setting("epsilon", "Of adam and adamw.  [default: 1e-08]"),
-    click.option("--loss", help="cross_entropy, mse or none; OUTPUT=cross_entropy names the output it hangs on."),
+    click.option(
+        "--loss",
+        multiple=True,
+        metavar="[OUTPUT=]KIND[:WEIGHT]",
+        help=f"{', '.join(LOSSES)} or none (a single number), on an output of the model; may be repeated. Settings "
+        "follow after commas: axis=, ignore_index=, class_weights=1/2/... of cross_entropy, beta= of smooth_l1.",
+    ),
     click.option("--precision", type=click.Choice(["fp32", "fp64"]), default="fp32", show_default=True),
     click.option("--dropout", type=click.Choice(["train", "off"]), default="train", show_default=True),
     click.option(

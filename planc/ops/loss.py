@@ -1,4 +1,4 @@
-"""Losses, and the two operators that come before them: Softmax and LogSoftmax.
+"""Cross-entropy, and the two operators that come before it: Softmax and LogSoftmax.
 
 Launches (probabilities, gradients and scores have one shape; labels are the scores' shape without the class axis):
 
@@ -7,16 +7,16 @@ Launches (probabilities, gradients and scores have one shape; labels are the sco
     SoftmaxCrossEntropy(scores, labels, ...) -> loss[, probabilities]
     SoftmaxCrossEntropyBackward(probabilities, labels, ...) -> dscores
     LabelWeight(labels[, weights]) -> sum of the weights of the valid labels
-    MeanSquaredError(prediction, target) -> loss        MeanSquaredErrorBackward(prediction, target) -> dprediction
 
 A mean divides by the *whole* batch's divisor, in every range: a number in the attribute `divisor`, or, where it depends
 on the labels, the result of `LabelWeight`, complete before any range reads it. Attribute `extras` names the inputs
-that follow the labels: weights (one a class), divisor, gradient (of the loss; without it the loss is the final one: 1).
+that follow the labels: weights (one a class), divisor, gradient (of the loss; without it the loss is a final one, whose
+weight is the attribute `scale`). The weights of a final loss are numbers in the attribute `class_weights`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -77,7 +77,7 @@ def _gradient_softmax(builder: Builder, node: Node, saved: tuple[int, ...], grad
 # Cross-entropy
 
 
-def _label_shape(scores: TensorSpec, axis: int) -> tuple[int, ...]:
+def label_shape(scores: TensorSpec, axis: int) -> tuple[int, ...]:
     return scores.shape[:axis] + scores.shape[axis + 1 :]
 
 
@@ -88,7 +88,7 @@ def _rule(output: TensorSpec, scores: TensorSpec, labels: TensorSpec) -> BatchRu
 
 
 @dataclass(frozen=True, slots=True)
-class _CrossEntropy:
+class CrossEntropy:
     """A cross-entropy about to be lowered: its tensors, and `attrs` that forward and backward share."""
 
     scores: int
@@ -130,7 +130,7 @@ def _read_cross_entropy(raw: RawNode) -> Reading:
 
 def _infer_cross_entropy(node: Node, specs: Specs, batch: int) -> tuple[TensorSpec, ...]:
     scores, labels = present(specs[0]), present(specs[1])
-    if len(scores.shape) < 2 or labels.shape != _label_shape(scores, 1):
+    if len(scores.shape) < 2 or labels.shape != label_shape(scores, 1):
         raise node_error(
             node,
             f"found scores of shape {list(scores.shape)} and labels of shape {list(labels.shape)}, "
@@ -141,7 +141,7 @@ def _infer_cross_entropy(node: Node, specs: Specs, batch: int) -> tuple[TensorSp
     return (TensorSpec(labels.shape, scores.dtype, scores.rows if scores.rows == labels.rows else 0),)
 
 
-def _cross_entropy_of(builder: Builder, node: Node, divisor: int | None) -> _CrossEntropy:
+def _cross_entropy_of(builder: Builder, node: Node, divisor: int | None) -> CrossEntropy:
     scores, labels, *weights = (builder.tensor(name) for name in node.inputs if name)
     extras = {"weights": weights[0]} if weights else {}
     attrs: dict[str, AttrValue] = {"axis": 1}
@@ -153,28 +153,33 @@ def _cross_entropy_of(builder: Builder, node: Node, divisor: int | None) -> _Cro
         extras["divisor"] = divisor
     else:
         attrs["divisor"] = builder.spec(labels).elements if node.attrs["reduction"] == "mean" else 1
-    return _CrossEntropy(scores, labels, MappingProxyType(extras), MappingProxyType(attrs))
+    return CrossEntropy(scores, labels, MappingProxyType(extras), MappingProxyType(attrs))
 
 
-def _label_weight(builder: Builder, node: Node) -> int | None:
+def label_weight(
+    builder: Builder, labels: int, weights: tuple[int, ...], scores: TensorSpec, attrs: Mapping[str, AttrValue]
+) -> int:
+    """The sum of the weights of the valid labels, over the whole batch; `attrs` say what is ignored, and weights."""
+    rule = BatchRule.SUM if builder.spec(labels).rows else BatchRule.WHOLE
+    (total,) = builder.emit("LabelWeight", (labels, *weights), (TensorSpec((), scores.dtype),), attrs, rule=rule)
+    return total
+
+
+def _divisor(builder: Builder, node: Node) -> int | None:
     """The divisor of a mean where it depends on the labels."""
     labels_alone = "ignore_index" not in node.attrs and not node.inputs[2]
     if node.attrs["reduction"] != "mean" or labels_alone:
         return None
     scores, labels, *weights = (builder.tensor(name) for name in node.inputs if name)
+    spec = builder.spec(scores)
     attrs = {name: node.attrs[name] for name in ("ignore_index",) if name in node.attrs}
-    spec = TensorSpec((), builder.spec(scores).dtype)
-    rule = BatchRule.SUM if builder.spec(labels).rows else BatchRule.WHOLE
-    (total,) = builder.emit(
-        "LabelWeight", (labels, *weights), (spec,), {**attrs, "classes": builder.spec(scores).shape[1]}, rule=rule
-    )
-    return total
+    return label_weight(builder, labels, tuple(weights), spec, {**attrs, "classes": spec.shape[1]})
 
 
 def _lower_cross_entropy(builder: Builder, node: Node) -> tuple[int, ...]:
     specs = tuple(builder.spec(builder.tensor(name)) if name else None for name in node.inputs)
     (spec,) = _infer_cross_entropy(node, specs, builder.batch)
-    divisor = _label_weight(builder, node)
+    divisor = _divisor(builder, node)
     save = builder.training and builder.wants(node.inputs[0])
     loss, *probabilities = _cross_entropy_of(builder, node, divisor).forward(builder, spec, save=save)
     builder.define(node.outputs[0], loss)
@@ -189,68 +194,6 @@ def _gradient_cross_entropy(builder: Builder, node: Node, saved: tuple[int, ...]
     return (loss.backward(builder, probabilities, grads[0]), None, None)
 
 
-# The losses of --loss
-
-
-@dataclass(frozen=True, slots=True)
-class LossSpec:
-    """A loss that planc hangs on an output of the model.
-
-    labels:   (scores, class axis) -> what the loss compares them with.
-    lower:    (Builder, scores, labels, class axis) -> (loss tensor, saved tensors).
-    gradient: (Builder, scores, labels, class axis, saved) -> gradient of the scores; the loss's own is 1.
-    """
-
-    labels: Callable[[TensorSpec, int], TensorSpec]
-    lower: Callable[[Builder, int, int, int], tuple[int, tuple[int, ...]]]
-    gradient: Callable[[Builder, int, int, int, tuple[int, ...]], int]
-
-
-def _class_labels(scores: TensorSpec, axis: int) -> TensorSpec:
-    """int64 class indices; trailing axes of size 1 are dropped: scores (N, 1000, 1, 1) take labels (N,)."""
-    shape = _label_shape(scores, axis)
-    while len(shape) > 1 and shape[-1] == 1:
-        shape = shape[:-1]
-    return TensorSpec(shape, "int64", scores.rows if axis else 0)
-
-
-def _final_cross_entropy(builder: Builder, scores: int, labels: int, axis: int) -> _CrossEntropy:
-    attrs: dict[str, AttrValue] = {"axis": axis, "divisor": builder.spec(labels).elements}
-    return _CrossEntropy(scores, labels, MappingProxyType({}), MappingProxyType(attrs))
-
-
-def _lower_final_cross_entropy(builder: Builder, scores: int, labels: int, axis: int) -> tuple[int, tuple[int, ...]]:
-    spec = TensorSpec((), builder.spec(scores).dtype)
-    loss, *saved = _final_cross_entropy(builder, scores, labels, axis).forward(builder, spec, save=builder.training)
-    return loss, tuple(saved)
-
-
-def _gradient_final_cross_entropy(builder: Builder, scores: int, labels: int, axis: int, saved: tuple[int, ...]) -> int:
-    return _final_cross_entropy(builder, scores, labels, axis).backward(builder, saved[0], None)
-
-
-def _lower_mean_squared_error(builder: Builder, scores: int, labels: int, axis: int) -> tuple[int, tuple[int, ...]]:
-    prediction = builder.spec(scores)
-    attrs = {"divisor": prediction.elements}
-    (loss,) = builder.emit("MeanSquaredError", (scores, labels), (TensorSpec((), prediction.dtype),), attrs)
-    return loss, ()
-
-
-def _gradient_mean_squared_error(builder: Builder, scores: int, labels: int, axis: int, saved: tuple[int, ...]) -> int:
-    prediction = builder.spec(scores)
-    attrs = {"divisor": prediction.elements}
-    (dscores,) = builder.emit("MeanSquaredErrorBackward", (scores, labels), (prediction,), attrs)
-    return dscores
-
-
-LOSSES: Mapping[str, LossSpec] = MappingProxyType(
-    {
-        "cross_entropy": LossSpec(_class_labels, _lower_final_cross_entropy, _gradient_final_cross_entropy),
-        "mse": LossSpec(lambda scores, axis: scores, _lower_mean_squared_error, _gradient_mean_squared_error),
-    }
-)
-"""Kind of --loss -> meaning."""
-
 OPS: dict[str, OpSpec] = {
     "Softmax": OpSpec(_read_softmax, _infer_softmax, _lower_softmax, _gradient_softmax),
     "LogSoftmax": OpSpec(_read_softmax, _infer_softmax, _lower_softmax, _gradient_softmax),
@@ -263,7 +206,6 @@ OPS: dict[str, OpSpec] = {
     ),
 }
 LAUNCHES: dict[str, LaunchSpec] = {
-    "Fill": LaunchSpec(flops=flops_per_output(0)),
     # Operations an element: maximum, difference, exponential, sum, quotient, and so on.
     "Softmax": LaunchSpec(inplace=((0, 0),), flops=flops_per_output(5)),
     "LogSoftmax": LaunchSpec(inplace=((0, 0),), flops=flops_per_output(5)),
@@ -274,6 +216,4 @@ LAUNCHES: dict[str, LaunchSpec] = {
     ),
     "SoftmaxCrossEntropyBackward": LaunchSpec(inplace=((0, 0),), flops=flops_per_output(2)),
     "LabelWeight": LaunchSpec(sums=True, flops=flops_per_input(1), recompute=Recompute.NEVER),
-    "MeanSquaredError": LaunchSpec(sums=True, flops=flops_per_input(3), recompute=Recompute.NEVER),
-    "MeanSquaredErrorBackward": LaunchSpec(inplace=((0, 0),), flops=flops_per_output(2)),
 }

@@ -35,13 +35,17 @@ class Classes:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a plan wants of one input (or of the labels): the whole batch's shape, `rows` rows of axis 0 a sample."""
+    """What a plan wants of one input (or of the labels): the whole batch's shape, `rows` rows of axis 0 a sample.
+
+    `classes`: what integers choose among; `binary`: targets between 0 (no) and 1 (yes).
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     rows: int
     classes: Classes | None
+    binary: bool = False
 
     def check_dtype(self, values: Array, what: str) -> None:
         """Refuse an array whose type does not convert to the plan's without changing its meaning."""
@@ -52,7 +56,9 @@ class Wanted:
             )
 
     def check_labels(self, values: Array, what: str) -> None:
-        """Refuse labels that name no class."""
+        """Refuse labels that name no class, and targets that no probability can reach."""
+        if self.binary and not np.array_equal(values, np.clip(values.astype(np.float64, copy=False), 0, 1)):
+            raise UsageError(f"{what}: {self.name!r} has targets outside 0 to 1.", "0 stands for no, 1 for yes.")
         if self.classes is None or not values.size:
             return
         labels = values.astype(np.int64, copy=False)
@@ -73,7 +79,9 @@ def wanted(plan: Plan) -> tuple[Wanted, ...]:
         tensor = port.evaluate_tensor if port.train_tensor is None else port.train_tensor
         if tensor is not None:
             spec = plan.tensors[tensor]
-            found.append(Wanted(port.name, spec.shape, spec.dtype, spec.rows, _classes(plan, port)))
+            found.append(
+                Wanted(port.name, spec.shape, spec.dtype, spec.rows, _classes(plan, port), _binary(plan, port))
+            )
     return tuple(found)
 
 
@@ -90,6 +98,12 @@ def _classes(plan: Plan, port: Port) -> Classes | None:
         if isinstance(axis, int) and -len(scores.shape) <= axis < len(scores.shape):
             return Classes(axis, scores.shape[axis], int(ignored) if isinstance(ignored, int | str) else None)
     return None
+
+
+def _binary(plan: Plan, port: Port) -> bool:
+    """Whether a binary cross-entropy reads the input as its second argument, the targets."""
+    steps = (step for step in plan.train.steps if step.kind is StepKind.LAUNCH and step.op == "BinaryCrossEntropy")
+    return any(step.reads[1].buffer in port.train for step in steps)
 
 
 def check_batch(inputs: tuple[Wanted, ...], batch: Batch) -> None:
@@ -117,12 +131,13 @@ def check_batch(inputs: tuple[Wanted, ...], batch: Batch) -> None:
 
 
 def random_batch(inputs: tuple[Wanted, ...], seed: int) -> Batch:
-    """A batch drawn from `seed`: floats are standard normal, labels uniform over the classes, other integers 0 or 1."""
+    """A batch drawn from `seed`: floats are standard normal, labels uniform over the classes, targets and other
+    integers 0 or 1."""
     batch: dict[str, Array] = {}
     for position, want in enumerate(inputs):
         random = np.random.default_rng((seed, position))
         values = np.empty(want.shape, want.dtype)
-        if np.issubdtype(values.dtype, np.floating):
+        if np.issubdtype(values.dtype, np.floating) and not want.binary:
             flat = values.reshape(-1)
             for start, piece in normal_pieces(flat.size, random):
                 flat[start : start + piece.size] = piece

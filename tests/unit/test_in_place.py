@@ -20,6 +20,7 @@ from graph_case import case_model, load_case
 from planc.graph import Graph
 from planc.onnx_loader import load_model
 from planc.ops import LAUNCHES
+from planc.ops.final_loss import LOSSES
 from planc.ops.optimizer import OPTIMIZERS
 from planc.runtime.kernels import KERNELS, blocks
 from planc.runtime.launch import Hyper, Kernel, Launch
@@ -64,11 +65,12 @@ def _try_row(case: Case, graph: Graph) -> None:
     harness.interpret(graph, inputs, cotangents=cotangents, ranges=((0, 1), (1, case.batch)))
 
 
-def _try_training_step(optimizer: str) -> None:
-    """A step with a mean squared error and an update, which no row has; what is not drawn is 77."""
+def _try_training_step(optimizer: str, loss: str) -> None:
+    """A step with a loss of planc's and an update, which no row has; what is not drawn is 77."""
     graph = load_case(Case("product", "MatMul", 13, {"x": (4, 3)}, lambda t: t["x"] @ t["w"], weights={"w": (3, 2)}), 3)
-    step = make_training_graph(graph, TrainingOptions(loss="mse", optimizer=optimizer))
-    harness.execute(step, {}, ((0, 4),))
+    step = make_training_graph(graph, TrainingOptions(loss=loss, optimizer=optimizer))
+    labels = {tensor: np.ones(step.spec(tensor).shape, step.spec(tensor).dtype) for _, tensor in step.labels}
+    harness.execute(step, labels, ((0, 4),))
 
 
 DROPPING = Case("Dropout-half", "Dropout", 10, {"x": (5, 4)}, lambda t: t["x"], attrs={"ratio": 0.5})
@@ -88,7 +90,9 @@ def trials() -> Trials:
                 for kind in ("per-sub-batch", "frozen"):
                     _try_row(case, load_model(case_model(case, seed=3), precision="fp64", batch_norm=kind))
         for name in OPTIMIZERS:
-            _try_training_step(name)
+            _try_training_step(name, "mse")
+        for kind in LOSSES:
+            _try_training_step("sgd", kind)
     return trials
 
 

@@ -13,7 +13,7 @@ from kernel_call import ALLOWANCE_BYTES, call
 from planc.errors import ModelError
 from planc.graph import Graph, Node, TensorSpec
 from planc.ops import OPS
-from planc.ops.loss import LOSSES
+from planc.ops.final_loss import LOSSES, LossForm
 from planc.runtime.launch import Hyper
 from planc.training import make_evaluation_graph, make_training_graph
 from planc.training_graph import TrainingGraph, TrainingOptions
@@ -130,7 +130,9 @@ def test_cross_entropy_operator_checks_its_shapes() -> None:
     ],
 )
 def test_labels_of_cross_entropy(shape: tuple[int, ...], axis: int, labels: tuple[int, ...]) -> None:
-    assert LOSSES["cross_entropy"].labels(TensorSpec(shape, "float32", 1), axis) == TensorSpec(labels, "int64", 1)
+    assert LOSSES["cross_entropy"].labels(TensorSpec(shape, "float32", 1), LossForm(axis=axis)) == TensorSpec(
+        labels, "int64", 1
+    )
 
 
 def _linear_model() -> Graph:
@@ -190,3 +192,17 @@ def test_evaluation_keeps_no_probabilities() -> None:
     for make, outputs in ((make_training_graph, 2), (make_evaluation_graph, 1)):
         (launch,) = (item for item in make(_linear_model(), options).launches if item.op == "SoftmaxCrossEntropy")
         assert len(launch.outputs) == outputs
+
+
+@pytest.mark.parametrize("op", ["MeanSquaredError", "MeanAbsoluteError", "SmoothL1", "BinaryCrossEntropy"])
+def test_losses_between_elements_at_size(op: str) -> None:
+    """Extreme logits neither overflow nor warn; a sum of 2^20 float32 terms keeps its digits."""
+    x, t = np.full((2**20, 1), -1e4, "f"), np.full((2**20, 1), -1e4 + 1, "f")
+    attrs, loss = {"divisor": 2**20, "beta": "0.5", "scale": "2"}, np.zeros((), "f")
+    assert call(op, (x, t), (loss,), attrs) < ALLOWANCE_BYTES
+    # -x t for the last, as max(x, 0) and the logarithm are 0. 1e-6: the rounding of a float32 result.
+    wanted = {"SmoothL1": 0.75, "BinaryCrossEntropy": -1e4 * (1e4 - 1)}.get(op, 1.0)
+    np.testing.assert_allclose(loss, 2 * wanted, rtol=1e-6)
+    assert call(f"{op}Backward", (x, t), (x,), attrs) < ALLOWANCE_BYTES
+    slope = {"MeanSquaredError": -2.0, "BinaryCrossEntropy": 1e4 - 1}.get(op, -1.0)
+    np.testing.assert_allclose(x, np.full((2**20, 1), 2 * slope / 2**20), rtol=1e-6)

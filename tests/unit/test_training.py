@@ -14,7 +14,7 @@ from onnx_models import floats, make_model
 
 from planc.errors import ModelError, UsageError
 from planc.graph import Graph
-from planc.losses import LossChoice, choose_loss
+from planc.losses import LossChoice, choose_losses
 from planc.onnx_loader import load_model
 from planc.ops import OPS
 from planc.ops.spec import TensorKind
@@ -57,21 +57,21 @@ def updates(made: TrainingGraph) -> dict[str, Launch]:
 @pytest.mark.parametrize(
     ("shape", "loss", "wanted"),
     [
-        ((4, 3), None, LossChoice("y", "y", "cross_entropy", 1)),
-        ((4, 3), "mse", LossChoice("y", "y", "mse", 1)),
-        ((4, 3, 6), "y=cross_entropy", LossChoice("y", "y", "cross_entropy", 1)),
-        ((4, 10, 1, 1), None, LossChoice("y", "y", "cross_entropy", 1)),
+        ((4, 3), None, LossChoice("y", "y", "cross_entropy")),
+        ((4, 3), "mse", LossChoice("y", "y", "mse")),
+        ((4, 3, 6), "y=cross_entropy", LossChoice("y", "y", "cross_entropy")),
+        ((4, 10, 1, 1), None, LossChoice("y", "y", "cross_entropy")),
     ],
 )
 def test_the_loss_that_is_meant(shape: tuple[int, ...], loss: str | None, wanted: LossChoice) -> None:
-    assert choose_loss(graph([node("Relu", "x", "y")], x=shape), loss) == wanted
+    assert choose_losses(graph([node("Relu", "x", "y")], x=shape), loss) == (wanted,)
 
 
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
 def test_a_softmax_at_the_end_goes_with_the_cross_entropy(op: str) -> None:
     nodes = [node("MatMul", "x w", "h"), node(op, "h", "p", axis=1), node("Flatten", "p", "y")]
     made = graph(nodes, w=weight(3, 5))
-    assert choose_loss(made, None) == LossChoice("y", "h", "cross_entropy", 1)
+    assert choose_losses(made, None) == (LossChoice("y", "h", "cross_entropy"),)
     ops = Counter(launch.op for launch in train(made).launches)
     assert not ops[op]
     assert ops["MatMul"] == 1
@@ -80,17 +80,17 @@ def test_a_softmax_at_the_end_goes_with_the_cross_entropy(op: str) -> None:
 def test_a_loss_that_is_ambiguous_lists_the_outputs() -> None:
     two = graph([node("Relu", "x", "y"), node("Sigmoid", "x", "z")], "y z")
     with pytest.raises(UsageError, match=r"2 outputs: y \[4, 3\], z \[4, 3\]\..*--loss OUTPUT=cross_entropy"):
-        choose_loss(two, "cross_entropy")
-    assert choose_loss(two, "z=mse").output == "z"
+        choose_losses(two, "cross_entropy")
+    assert choose_losses(two, "z=mse")[0].output == "z"
     with pytest.raises(UsageError, match="no output 'q'; it has y"):
-        choose_loss(two, "q=mse")
+        choose_losses(two, "q=mse")
     image = graph([node("Relu", "x", "y")], x=(4, 3, 8, 8))
     with pytest.raises(UsageError, match=r"ambiguous: output 'y' has shape \[4, 3, 8, 8\]"):
-        choose_loss(image, None)
+        choose_losses(image, None)
     with pytest.raises(UsageError, match="loss 'hinge': unknown"):
-        choose_loss(image, "hinge")
+        choose_losses(image, "hinge")
     with pytest.raises(UsageError, match="wanted a single number"):
-        choose_loss(image, "none")
+        choose_losses(image, "none")
 
 
 def test_a_model_with_its_own_loss_needs_no_labels() -> None:

@@ -1,4 +1,4 @@
-"""Softmax, LogSoftmax and the losses.
+"""Softmax, LogSoftmax and cross-entropy.
 
 Arrays are seen as (outer, classes, inner), and walked in tiles of positions (outer, inner) with all of their classes.
 Losses add up in float64 whatever the type of the scores.
@@ -164,10 +164,18 @@ def _extras(launch: Launch) -> Mapping[str, Values]:
 
 
 def _divisor(launch: Launch, extras: Mapping[str, Values]) -> float:
-    return float(extras["divisor"].item()) if "divisor" in extras else number(launch.attrs, "divisor", 1)
+    """What a sum is divided by: the divisor over the weight of the loss, if it has one."""
+    divisor = float(extras["divisor"].item()) if "divisor" in extras else number(launch.attrs, "divisor", 1)
+    return divisor / number(launch.attrs, "scale", 1)
 
 
-def _add_number(launch: Launch, total: float, divisor: float) -> None:
+def _class_weights(launch: Launch, given: Values | None, dtype: np.dtype[Any]) -> Values | None:
+    """Weights of the classes: `given` in an input, or numbers in the attribute `class_weights`, or none."""
+    numbers = launch.attrs.get("class_weights")
+    return np.array(numbers, dtype) if isinstance(numbers, tuple) else given
+
+
+def add_number(launch: Launch, total: float, divisor: float) -> None:
     """Write, or add if the launch accumulates, total / divisor to the single number that the launch puts out."""
     out: Values = launch.outputs[0]
     with np.errstate(invalid="ignore", divide="ignore"):  # every label ignored: NaN, which the run then reports
@@ -181,7 +189,9 @@ def _cross_entropy(launch: Launch, hyper: Hyper) -> None:
     scores = _by_class(launch.inputs[0], integer(launch.attrs, "axis"))
     outer, classes, inner = scores.shape
     labels = launch.inputs[1].reshape(outer, 1, inner)
-    labelling = _Labelling(classes, _ignored(launch), extras.get("weights"), scores.dtype)
+    labelling = _Labelling(
+        classes, _ignored(launch), _class_weights(launch, extras.get("weights"), scores.dtype), scores.dtype
+    )
     each = launch.outputs[0].reshape(labels.shape) if launch.attrs.get("reduction") == "none" else None
     probabilities = launch.outputs[1].reshape(scores.shape) if len(launch.outputs) > 1 else None
     total = 0.0
@@ -199,7 +209,7 @@ def _cross_entropy(launch: Launch, hyper: Hyper) -> None:
         else:
             total += float(losses.sum(dtype=np.float64))
     if each is None:
-        _add_number(launch, total, _divisor(launch, extras))
+        add_number(launch, total, _divisor(launch, extras))
 
 
 def _cross_entropy_backward(launch: Launch, hyper: Hyper) -> None:
@@ -212,7 +222,12 @@ def _cross_entropy_backward(launch: Launch, hyper: Hyper) -> None:
     probabilities, dscores = _by_class(launch.inputs[0], axis), _by_class(launch.outputs[0], axis)
     outer, classes, inner = probabilities.shape
     labels = launch.inputs[1].reshape(outer, 1, inner)
-    labelling = _Labelling(classes, _ignored(launch), extras.get("weights"), probabilities.dtype)
+    labelling = _Labelling(
+        classes,
+        _ignored(launch),
+        _class_weights(launch, extras.get("weights"), probabilities.dtype),
+        probabilities.dtype,
+    )
     divisor, gradient = _divisor(launch, extras), extras.get("gradient")
     if gradient is not None:
         gradient = np.broadcast_to(gradient.reshape(labels.shape if gradient.size > 1 else (1, 1, 1)), labels.shape)
@@ -228,38 +243,14 @@ def _cross_entropy_backward(launch: Launch, hyper: Hyper) -> None:
 
 def _label_weight(launch: Launch, hyper: Hyper) -> None:
     """LabelWeight(labels[, weights]) -> sum of the weights (1 without) of the labels that are not ignored."""
-    weights = launch.inputs[1] if len(launch.inputs) > 1 else None
-    labelling = _Labelling(integer(launch.attrs, "classes"), _ignored(launch), weights, launch.outputs[0].dtype)
+    dtype = launch.outputs[0].dtype
+    weights = _class_weights(launch, launch.inputs[1] if len(launch.inputs) > 1 else None, dtype)
+    labelling = _Labelling(integer(launch.attrs, "classes"), _ignored(launch), weights, dtype)
     total = sum(float(labelling.read(part).weight.sum(dtype=np.float64)) for (part,) in blocks(launch.inputs[0]))
-    _add_number(launch, total, 1.0)
-
-
-def _mean_squared_error(launch: Launch, hyper: Hyper) -> None:
-    """MeanSquaredError(prediction, target) -> sum of squared differences / divisor."""
-    total = 0.0
-    for prediction, target, spare in blocks(*launch.inputs, scratch=1):
-        difference: Values = spare
-        np.subtract(prediction, target, out=difference)
-        np.multiply(difference, difference, out=difference)
-        total += float(difference.sum(dtype=np.float64))
-    _add_number(launch, total, number(launch.attrs, "divisor"))
-
-
-def _mean_squared_error_backward(launch: Launch, hyper: Hyper) -> None:
-    """MeanSquaredErrorBackward(prediction, target) -> 2 (prediction - target) / divisor; may be the prediction."""
-    factor = 2.0 / number(launch.attrs, "divisor")
-    for prediction, target, out in blocks(*launch.inputs, launch.outputs[0]):
-        np.subtract(prediction, target, out=out)
-        np.multiply(out, factor, out=out)
-
-
-def _fill(launch: Launch, hyper: Hyper) -> None:
-    """The constant `value` everywhere: the gradient of a loss with respect to itself."""
-    launch.outputs[0].fill(float(str(launch.attrs["value"])))
+    add_number(launch, total, 1.0)
 
 
 KERNELS: dict[str, Kernel] = {
-    "Fill": _fill,
     "Softmax": _softmax,
     "SoftmaxBackward": _softmax_backward,
     "LogSoftmax": _log_softmax,
@@ -267,6 +258,4 @@ KERNELS: dict[str, Kernel] = {
     "SoftmaxCrossEntropy": _cross_entropy,
     "SoftmaxCrossEntropyBackward": _cross_entropy_backward,
     "LabelWeight": _label_weight,
-    "MeanSquaredError": _mean_squared_error,
-    "MeanSquaredErrorBackward": _mean_squared_error_backward,
 }
