@@ -84,6 +84,8 @@ class _Tables:
         self.host_inputs: dict[str, dict[int, int]] = {}
         """By program: pieces that the program finds on the host, and the host buffers they are in."""
         self._host_end: dict[str, int] = {}
+        self.homes: dict[int, int] = {}
+        """Persistent pieces that visit the device, and the host buffers where they live. Both programs share them."""
         self.tensor_ids: dict[str, list[int]] = {}
         self.buffer_of_piece: dict[str, list[int]] = {}
 
@@ -102,20 +104,24 @@ class _Tables:
     def add_buffers(self, part: Part, tensor_ids: Sequence[int]) -> list[int]:
         """Plan ids of the part's pieces' buffers. The second program shares the persistent ones of the first."""
         shared = next(iter(self.buffer_of_piece.items()), None)
+        self._add_homes(part, tensor_ids)
         extents: dict[int, list[Extent]] = {}
         for number, stay in enumerate(part.schedule.stays):
             if stay.piece is not None:
                 extents.setdefault(stay.piece, []).extend(_extents(stay, part.placement.runs[number]))
         ids = []
         for piece in part.problem.tasks.pieces:
-            if piece.persistent and shared is not None:
+            if piece.persistent and piece.index not in self.homes and shared is not None:
                 ids.append(shared[1][piece.index])
+                continue
+            if piece.index in self.homes and piece.index not in extents:
+                ids.append(self.homes[piece.index])  # no task of this program uses it
                 continue
             ids.append(len(self.buffers))
             self.buffers.append(
                 Buffer(
                     id=ids[-1],
-                    program="all" if piece.persistent else part.name,
+                    program="all" if piece.persistent and piece.index not in self.homes else part.name,
                     kind=BufferKind(piece.kind.value),
                     space=Space.ARENA,
                     tensors=tuple(tensor_ids[t] for t in piece.tensors),
@@ -126,6 +132,19 @@ class _Tables:
             )
         self.buffer_of_piece[part.name] = ids
         return ids
+
+    def _add_homes(self, part: Part, tensor_ids: Sequence[int]) -> None:
+        """A host buffer for every piece that visits, the same in both programs, and before all others of the pool."""
+        pieces = part.problem.tasks.pieces
+        visitors = dict.fromkeys(o.piece for o in part.decisions.offloads if pieces[o.piece].persistent)
+        for piece in (pieces[number] for number in sorted(visitors) if number not in self.homes):
+            self.homes[piece.index] = len(self.buffers)
+            extent = Extent(0, self.host_bytes, piece.bytes, None, ())
+            self.host_bytes += part.problem.bytes(piece)
+            tensors, samples = tuple(tensor_ids[t] for t in piece.tensors), (piece.start, piece.stop)
+            kind, number = BufferKind(piece.kind.value), len(self.buffers)
+            self.buffers.append(Buffer(number, "all", kind, Space.HOST, tensors, samples, piece.bytes, (extent,)))
+        self._host_end[part.name] = sum(part.problem.bytes(pieces[number]) for number in self.homes)
 
     def add_workspaces(self, part: Part) -> dict[int, int]:
         """Plan id of the workspace of every task that has one."""
@@ -153,13 +172,16 @@ class _Tables:
         """For every offload the host buffer it goes through, and the byte of it that its first byte is.
 
         What is copied out has a buffer from its copy out to its copy in; an input that waits on the host has one all
-        the time, and it is there that the program finds it. Host bytes are not reused.
+        the time, and it is there that the program finds it; so has what visits. Host bytes are not reused.
         """
         born = {step.offload: step.id for step in steps if step.kind == "offload"}
         freed = {step.offload: step.id for step in steps if step.kind == "prefetch"}
         waiting: dict[int, int] = {}
         found = []
         for number, offload in enumerate(part.decisions.offloads):
+            if offload.piece in self.homes:
+                found.append((self.homes[offload.piece], offload.first))
+                continue
             if offload.copied:
                 extent = Extent(0, self._host_place(part, offload.bytes), offload.bytes, born[number], (freed[number],))
                 found.append((self._add_host(part, offload.piece, BufferKind.HOST_COPY, extent), 0))
@@ -173,6 +195,10 @@ class _Tables:
         self.host_bytes = max(self.host_bytes, self._host_end.get(part.name, 0))
         self.host_inputs[part.name] = waiting
         return tuple(found)
+
+    def place_of(self, piece: int) -> int:
+        """The buffer of a persistent piece between programs."""
+        return self.homes.get(piece, self.buffer_of_piece["train"][piece])
 
     def _host_place(self, part: Part, size: int) -> int:
         offset = self._host_end.get(part.name, 0)
@@ -326,7 +352,7 @@ def _model_info(table: _Tables, train: Part, evaluate: Part) -> ModelInfo:
     persistent = tuple(
         Persistent(
             tensor=tensor_ids[item.tensor],
-            buffer=table.buffer_of_piece["train"][piece_of_root[item.tensor]],
+            buffer=table.place_of(piece_of_root[item.tensor]),
             kind=BufferKind(graph.tensors[item.tensor].kind.value),
             initializer=item.initializer,
             position=item.position,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -40,6 +41,8 @@ def compile(  # noqa: A001 - the name users expect: planc.compile
     workspace: str | int | None = None,
     sub_batches: int | None = None,
     recompute: str = "any",
+    host_parameters: str = "auto",
+    host_budget: str | int | None = None,
     arena: Arena = "auto",
     like: Plan | None = None,
 ) -> Plan:
@@ -52,11 +55,11 @@ def compile(  # noqa: A001 - the name users expect: planc.compile
         batch: samples a step; None = the file's own.
         profile: name of a shipped profile, a file, or a Profile.
         policy: a key of policies.POLICIES.
-        settings: of the optimizer, as decimal text (`{"lr": "0.1"}`).
-        workspace: bytes or text; for ucudnn-wr (a call) and ucudnn-wd (in all).
-        batch_norm: "exact", over the whole batch; "per-sub-batch", which changes the function that is trained;
-            "frozen", running statistics as constants.
+        settings: of the optimizer, as decimal text.
+        workspace, host_budget: bytes or text; for ucudnn-wr (a call) and ucudnn-wd (in all); of all host buffers.
+        batch_norm: "exact"; "per-sub-batch", which changes the function trained; "frozen", constant statistics.
         recompute: what may be computed again: "any", "cheap" (no convolutions, no products) or "none".
+        host_parameters: "auto" (parameters and state live on the host where nothing else fits), "always", "never".
         arena: "contiguous", "paged", or "auto", the first of them that fits.
         sub_batches: into how many the batch is cut; None = as the policy finds best.
         like: reuse that plan's ranges, order and algorithms, so that results can be compared bit by bit.
@@ -64,8 +67,6 @@ def compile(  # noqa: A001 - the name users expect: planc.compile
     Raises:
         PlancError: whatever the user can mend; InfeasibleError if no plan was found for the budget.
     """
-    if arena not in ARENAS:
-        raise UsageError(f"arena {arena!r}: unknown.", f"Use one of: {', '.join(ARENAS)}.")
     training = TrainingOptions(loss, optimizer, settings, dropout)
     options = Options(
         budget=None if budget is None else str(budget),
@@ -75,17 +76,27 @@ def compile(  # noqa: A001 - the name users expect: planc.compile
         batch_norm=batch_norm,
         sub_batches=sub_batches,
         recompute=recompute,
+        host_parameters=host_parameters,
+        host_budget=None if host_budget is None else str(host_budget),
         workspace=None if workspace is None else str(workspace),
     )
     options.check()
-    graph = model if isinstance(model, Graph) else _load(model, batch, options)
-    if batch not in (None, graph.batch):
-        raise UsageError(f"batch {batch}: the graph given has batch {graph.batch}.", "Give the file instead.")
+    graph = _load(model, batch, options)
+    _check_arena(arena)
     device = profile if isinstance(profile, Profile) else load_profile(profile)
     return compile_workload(Workload.of(graph, training, device, arena), options, like=like)
 
 
-def _load(model: str | Path, batch: int | None, options: Options) -> Graph:
+def _check_arena(arena: str) -> None:
+    if arena not in ARENAS:
+        raise UsageError(f"arena {arena!r}: unknown.", f"Use one of: {', '.join(ARENAS)}.")
+
+
+def _load(model: str | Path | Graph, batch: int | None, options: Options) -> Graph:
+    if isinstance(model, Graph):
+        if batch not in (None, model.batch):
+            raise UsageError(f"batch {batch}: the graph given has batch {model.batch}.", "Give the file instead.")
+        return model
     return load_model(model, batch=batch, precision=options.precision, batch_norm=options.batch_norm)
 
 
@@ -97,6 +108,8 @@ def compile_workload(workload: Workload, options: Options, *, like: Plan | None 
 
 def _compile(workload: Workload, options: Options, like: Plan | None) -> Plan:
     options.check()
+    if options.host_budget is not None:
+        workload = replace(workload, host_bytes=parse_bytes(options.host_budget))
     warnings: list[str] = []
     yardsticks = measure_yardsticks(workload)
     budget = budget_bytes(options.budget, workload.profile, yardsticks.keep_all_bytes)
@@ -122,6 +135,8 @@ def _options_text(options: Options, found: Draft, budget: int) -> dict[str, str]
         "budget_bytes": str(budget),
         "candidate": found.candidate.name,
         "dropout": "train" if training.dropout else "off",
+        "host_bytes": "" if options.host_budget is None else str(parse_bytes(options.host_budget)),
+        "host_parameters": options.host_parameters,
         "loss": (training.loss if isinstance(training.loss, str) else " ".join(training.loss or ())) or "default",
         "max_steps": str(options.max_steps),
         "policy": options.policy,

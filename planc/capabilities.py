@@ -60,7 +60,11 @@ class Bounds:
 
 def _whole_batch(workload: Workload, options: Options) -> Draft:
     """Everything is away that a task does not touch. To compute it again would leave no more room, only sooner."""
-    return minimum_memory(workload, replace(options, sub_batches=1))
+    return minimum_memory(workload, replace(options, sub_batches=1, host_parameters="never"))
+
+
+def _split(workload: Workload, options: Options) -> Draft:
+    return minimum_memory(workload, replace(options, host_parameters="never"))
 
 
 CAPABILITIES: Mapping[str, Callable[[Workload, Options], Draft]] = MappingProxyType(
@@ -69,7 +73,8 @@ CAPABILITIES: Mapping[str, Callable[[Workload, Options], Draft]] = MappingProxyT
         "algorithms": lambda workload, _: smallest_draft(workload, KEEP_ALL_SMALL, 1),
         "offload": _whole_batch,
         "recompute": _whole_batch,
-        "sub-batches": minimum_memory,
+        "sub-batches": _split,
+        "host parameters": minimum_memory,
     }
 )
 """Name -> the smallest plan with this capability and those before it."""
@@ -106,7 +111,7 @@ def modnn_bound(workload: Workload) -> LowerBound:
     planc goes below it where gradients of parameters wait on the host until they are wanted.
     """
     graph = workload.training
-    resident = lower_bound(graph).persistent_bytes + sum(
+    resident = lower_bound(graph, resident=True).persistent_bytes + sum(
         t.spec.bytes for t in graph.tensors if t.kind is TensorKind.PARAMETER_GRADIENT and t.root == t.index
     )
     sets = [_modnn_working_set(workload, launch) for launch in graph.launches]

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 
 from planc.bounds import lower_bound
-from planc.errors import InfeasibleError
+from planc.errors import InfeasibleError, UsageError
 from planc.options import Options
 from planc.passes.base import memory_bytes
 from planc.passes.flow_milp import SolverFailure, relaxed_bound_ns
 from planc.passes.sub_batch import largest_sub_batch, window_bytes
-from planc.pipeline import UNLIMITED, Draft, Workload, decide, draft
-from planc.policies import MINIMUM_MEMORY, POLICIES, Candidate, SubBatches, Take, with_recompute
+from planc.pipeline import UNLIMITED, Draft, HostMemoryError, Workload, decide, draft
+from planc.policies import (
+    MINIMUM_DEVICE,
+    MINIMUM_MEMORY,
+    POLICIES,
+    Candidate,
+    Policy,
+    SubBatches,
+    Take,
+    with_recompute,
+)
 from planc.units import format_bytes, parse_bytes
 from planc.yardsticks import Yardsticks, smallest_draft
 
@@ -31,7 +42,8 @@ def choose(
     best: Draft | None = None
     best_ns = UNLIMITED
     bounds: dict[int, int] = {}
-    for named in policy.candidates:
+    short_of_host = False
+    for named in _allowed(policy, options):
         candidate = with_recompute(named, options.recompute)
         if best is not None and (policy.take is Take.FIRST or candidate.last_resort or best_ns == yardsticks.ideal_ns):
             break
@@ -45,6 +57,7 @@ def choose(
             try:
                 best = draft(workload, candidate, count, budget, below_ns=best_ns, workspace_bytes=workspace)
             except InfeasibleError as error:
+                short_of_host |= isinstance(error, HostMemoryError)
                 bounds |= {} if error.bound_ns is None else {count: error.bound_ns}
                 continue
             except SolverFailure as failure:
@@ -56,9 +69,20 @@ def choose(
             if not candidate.proves:
                 break  # of a candidate's counts the first that fits
     if best is None:
-        raise _infeasible(workload, options, budget)
+        raise _infeasible(workload, options, budget, short_of_host=short_of_host)
     in_class = best.sub_batches in bounds and not best.candidate.beyond_class
     return best, min(bounds.values()) if in_class else None
+
+
+def _allowed(policy: Policy, options: Options) -> tuple[Candidate, ...]:
+    """The candidates that put parameters and optimizer state where the options want them."""
+    wanted = {"auto": (False, True), "always": (True,), "never": (False,)}[options.host_parameters]
+    found = tuple(candidate for candidate in policy.candidates if bool(candidate.visits) in wanted)
+    if not found:
+        raise UsageError(
+            f"host parameters 'always': policy {options.policy} keeps parameters on the device.", "Use --policy auto."
+        )
+    return found
 
 
 def _cheap_bound(
@@ -107,7 +131,7 @@ def sub_batch_counts(
 
 def smallest_budget(workload: Workload, options: Options) -> int:
     """The arena of the smallest plan of the minimum-memory procedure: compile succeeds from there up."""
-    key = options.sub_batches, options.max_steps
+    key = options.sub_batches, options.max_steps, options.host_parameters
     if key not in workload.smallest:
         workload.smallest[key] = minimum_memory(workload, options).arena_bytes
     return workload.smallest[key]
@@ -115,29 +139,49 @@ def smallest_budget(workload: Workload, options: Options) -> int:
 
 def minimum_memory(workload: Workload, options: Options) -> Draft:
     """The smallest plan of the minimum-memory procedure, which lets everything leave at once, with the smallest
-    workspaces, in each of the sub-batch counts that there may be.
+    workspaces, in each of the sub-batch counts that there may be. Host memory is not bounded.
 
     The largest count comes first; others are built only as far as they can still need less.
     """
     batch = workload.graph.batch
+    workload = replace(workload, host_bytes=UNLIMITED)
     best: Draft | None = None
-    for count in reversed(tuple(sub_batch_counts(workload, MINIMUM_MEMORY, 0, options))):
+    for candidate, count in product(smallest_candidates(options), _counts_downwards(workload, options)):
         smallest = UNLIMITED if best is None else best.arena_bytes
-        if lower_bound(workload.training, samples=-(-batch // count)).bytes >= smallest:
+        resident = not candidate.visits
+        if lower_bound(workload.training, samples=-(-batch // count), resident=resident).bytes >= smallest:
             continue
-        problem, decisions = decide(workload.problem(count, UNLIMITED), MINIMUM_MEMORY)
+        problem, decisions = decide(workload.problem(count, UNLIMITED), candidate)
         if int(memory_bytes(problem, decisions).max()) >= smallest:
             continue  # no layout is smaller than what is live
-        found = smallest_draft(workload, MINIMUM_MEMORY, count)
+        found = smallest_draft(workload, candidate, count)
         if found.arena_bytes < smallest:
             best = found
     assert best is not None, "there is always a count to try"
     return best
 
 
-def _infeasible(workload: Workload, options: Options, budget: int) -> InfeasibleError:
+def smallest_candidates(options: Options) -> tuple[Candidate, ...]:
+    """The candidates of the minimum-memory procedure, the one that needs less first."""
+    both = {"auto": (MINIMUM_DEVICE, MINIMUM_MEMORY), "always": (MINIMUM_DEVICE,), "never": (MINIMUM_MEMORY,)}
+    return both[options.host_parameters]
+
+
+def _counts_downwards(workload: Workload, options: Options) -> tuple[int, ...]:
+    return tuple(reversed(tuple(sub_batch_counts(workload, MINIMUM_MEMORY, 0, options))))
+
+
+def _infeasible(workload: Workload, options: Options, budget: int, *, short_of_host: bool) -> InfeasibleError:
     smallest = smallest_budget(workload, options)
-    bound = lower_bound(workload.training)
+    bound = lower_bound(workload.training, resident=options.host_parameters == "never")
+    if short_of_host:
+        return InfeasibleError(
+            f"planc found plans in {_size(budget)}, but none with host memory of {_size(workload.host_bytes)}.",
+            "Use a larger --host-budget, or a larger --budget, so that less has to leave the device.",
+            smallest_budget_bytes=smallest,
+            bound_bytes=bound.bytes,
+            node=bound.label,
+        )
     policy, hint = "", f"Use --budget {smallest} or more"
     if options.policy != "auto":
         policy, hint = f" with policy {options.policy}", f"{hint} and --policy auto"

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
+from itertools import product
 
 from planc.bounds import lower_bound
 from planc.candidates import compile_workload
-from planc.choice import sub_batch_counts
+from planc.choice import smallest_candidates, sub_batch_counts
 from planc.collection import no_cyclic_collection
 from planc.errors import InfeasibleError, ModelError
 from planc.options import budget_bytes
@@ -243,11 +244,13 @@ def _least_memory(workload: Workload, source: Source) -> int:
 def _fits_at_least(batches: _Batches, room: int, batch: int) -> bool:
     """Whether the minimum-memory procedure finds a plan in `room` bytes."""
     workload = batches(batch)
-    for count in _counts(workload, batches.source):
-        if lower_bound(workload.training, samples=-(-workload.graph.batch // count)).bytes > room:
+    candidates = smallest_candidates(batches.source.options())
+    for candidate, count in product(candidates, _counts(workload, batches.source)):
+        samples = -(-workload.graph.batch // count)
+        if lower_bound(workload.training, samples=samples, resident=not candidate.visits).bytes > room:
             continue
         try:
-            draft(workload, MINIMUM_MEMORY, count, room)
+            draft(workload, candidate, count, room)
         except InfeasibleError:
             continue
         return True

@@ -16,6 +16,8 @@ DEFAULT_PROFILE = "v100-16gb"
 MAX_STEPS = 40_000
 """Sub-batch counts that would make more tasks than this are not tried."""
 
+HOST_PARAMETERS = ("auto", "always", "never")
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -23,6 +25,8 @@ class Options:
 
     budget: None = what the device has. workspace: what u-cuDNN's policies may use.
     recompute: what may be computed again: any, cheap (no convolutions, no products) or none.
+    host_parameters: whether parameters and optimizer state may live on the host: auto (where no other plan fits),
+        always (in auto, only such plans) or never. host_budget: what all host buffers may take; None = no bound.
     sub_batches: None = as the policy finds best. max_steps: no sub-batch count that makes more tasks is tried.
     """
 
@@ -35,6 +39,8 @@ class Options:
     max_steps: int = MAX_STEPS
     workspace: str | None = None
     recompute: str = "any"
+    host_parameters: str = "auto"
+    host_budget: str | None = None
 
     def check(self) -> None:
         """Raise UsageError for an option that has no such value."""
@@ -42,6 +48,7 @@ class Options:
             ("policy", self.policy, tuple(POLICIES)),
             ("recompute", self.recompute, tuple(RECOMPUTE)),
             ("batch norm", self.batch_norm, tuple(BATCH_NORMS)),
+            ("host parameters", self.host_parameters, HOST_PARAMETERS),
         ):
             if value not in known:
                 raise UsageError(f"{name} {value!r}: unknown.", f"Use one of: {', '.join(known)}.")

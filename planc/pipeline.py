@@ -16,7 +16,8 @@ from planc.passes.conv_algorithm import ChooseEach, FitWorkspaces, fastest, smal
 from planc.passes.inputs import HostInputs
 from planc.passes.offload import OffloadEverything
 from planc.passes.prefetch import AsEarlyAsFits
-from planc.placement import Arena, place
+from planc.passes.visits import LongerVisits
+from planc.placement import Arena, host_pool_bytes, place
 from planc.policies import Candidate, with_part_bytes
 from planc.profile import Profile
 from planc.rebuild import with_rebuilds
@@ -37,11 +38,13 @@ class Workload:
     evaluation: TrainingGraph
     profile: Profile
     arena: Arena = "auto"
+    host_bytes: int = UNLIMITED
+    """What all host buffers of a plan may take."""
     _tasks: dict[tuple[bool, int], TaskList] = field(default_factory=dict)
     _costs: dict[tuple[bool, int, str], CostTable] = field(default_factory=dict)
     """Tasks and costs by (training, sub-batches, micro-batches): the same for every candidate."""
-    smallest: dict[tuple[int | None, int], int] = field(default_factory=dict)
-    """Smallest budgets found so far, by (sub-batches, most steps)."""
+    smallest: dict[tuple[int | None, int, str], int] = field(default_factory=dict)
+    """Smallest budgets found so far, by (sub-batches, most steps, host parameters)."""
 
     @classmethod
     def of(cls, graph: Graph, options: TrainingOptions, profile: Profile, arena: Arena = "auto") -> Workload:
@@ -91,6 +94,10 @@ class SlowerError(InfeasibleError):
     """A candidate fits, but a faster plan is known."""
 
 
+class HostMemoryError(InfeasibleError):
+    """A candidate fits the budget, but not the host's."""
+
+
 def draft(
     workload: Workload,
     candidate: Candidate,
@@ -100,7 +107,7 @@ def draft(
     below_ns: int = UNLIMITED,
     workspace_bytes: int | None = None,
 ) -> Draft:
-    """Take one candidate through the flow; one that plans with fluid memory again with less where its layout overflows.
+    """Take one candidate through the flow; one that fills the memory it is given again with less where its layout overflows.
 
     Raises:
         InfeasibleError: its memory or its layout exceeds the budget, or its makespan is not below `below_ns`.
@@ -109,14 +116,14 @@ def draft(
         sub_batches, budget_bytes, micro_batches=candidate.micro_batches, workspace_bytes=workspace_bytes
     )
     target, above, below, bound_ns, needed = budget_bytes, budget_bytes, 0, None, UNLIMITED
-    for left in range(_TRIES if candidate.proves else 1, 0, -1):
+    for left in range(_TRIES if candidate.fills else 1, 0, -1):
         try:
             problem, decisions = decide(replace(whole, budget_bytes=target), candidate)
             bound_ns = decisions.bound_ns if bound_ns is None else bound_ns  # proven for the whole budget
             decisions = replace(decisions, bound_ns=bound_ns)
             problem = replace(problem, budget_bytes=budget_bytes)
             return draft_of(workload, candidate, problem, decisions, below_ns=below_ns)
-        except SlowerError as error:
+        except (SlowerError, HostMemoryError) as error:
             error.bound_ns = bound_ns
             raise
         except InfeasibleError as error:
@@ -140,7 +147,7 @@ PART_SIZES = (16 * 2**20, 8 * 2**20, 4 * 2**20)
 """Bytes of the parts that copies are cut into; of equally fast ones the largest."""
 
 _TRIES = 6
-"""How often a candidate that plans with fluid memory may be given less of it."""
+"""How often a candidate that fills its memory may be given less of it."""
 
 
 def decide(problem: Problem, candidate: Candidate) -> tuple[Problem, Decisions]:
@@ -185,15 +192,32 @@ def draft_of(
             smallest_budget_bytes=placement.arena_bytes,
         )
     train = Part("train", problem, decisions, schedule, placement)
-    evaluate = _evaluation(workload, len(problem.tasks.ranges), train.placement.arena_bytes, budget_bytes)
+    evaluate = _evaluation(workload, candidate, len(problem.tasks.ranges), train.placement.arena_bytes, budget_bytes)
+    host = max(host_pool_bytes(part.problem, part.decisions) for part in (train, evaluate))
+    if host > workload.host_bytes:
+        raise HostMemoryError(
+            f"{candidate.name}: needs {host} bytes of host memory, {workload.host_bytes} are allowed."
+        )
     return Draft(candidate, len(problem.tasks.ranges), train, evaluate, workload.arena)
 
 
-def _evaluation(workload: Workload, sub_batches: int, arena_bytes: int, budget_bytes: int) -> Part:
+def _evaluation(
+    workload: Workload, candidate: Candidate, sub_batches: int, arena_bytes: int, budget_bytes: int
+) -> Part:
     """The evaluation program, in the arena that training needs anyway if it can be, else in the budget."""
-    resident = (ChooseEach(fastest), FitWorkspaces())
-    waiting: tuple[Pass, ...] = (ChooseEach(smallest), HostInputs(), AsEarlyAsFits(), *resident)
-    away: tuple[Pass, ...] = (ChooseEach(smallest), OffloadEverything(), HostInputs())
+    visits = candidate.visits
+    longer = (LongerVisits(),) if visits else ()
+    resident: tuple[Pass, ...] = (*visits, ChooseEach(fastest), FitWorkspaces())
+    waiting: tuple[Pass, ...] = (
+        ChooseEach(smallest),
+        HostInputs(),
+        *visits,
+        *longer,
+        AsEarlyAsFits(),
+        ChooseEach(fastest),
+        FitWorkspaces(),
+    )
+    away: tuple[Pass, ...] = (ChooseEach(smallest), OffloadEverything(), HostInputs(), *visits)
     tries = ((arena_bytes, resident), (arena_bytes, waiting), (arena_bytes, away), (budget_bytes, away))
     for limit, passes in tries:
         problem = workload.problem(sub_batches, limit, training=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planc.layout import METHODS, Item, Layout, Run, Span, best_fit, paged, peak_bytes
-from planc.passes.base import Problem
+from planc.passes.base import Decisions, Problem
 from planc.schedule import Schedule
 from planc.units import align_up
 
@@ -36,7 +36,8 @@ def place(problem: Problem, schedule: Schedule, enough_bytes: int, arena: Arena 
 
     An arena of `enough_bytes` is small enough; 0 = as small as can be.
 
-    Persistent pieces are the first of every program and the same in all, so they get the same offsets.
+    Persistent pieces are the first of every program and the same in all, and those that do not visit stay in all, so
+    they get the same offsets.
     """
     alignment = problem.profile.alignment
     runs: list[tuple[Run, ...]] = [()] * len(schedule.stays)
@@ -45,7 +46,8 @@ def place(problem: Problem, schedule: Schedule, enough_bytes: int, arena: Arena 
     where: list[int] = []
     for number, stay in enumerate(schedule.stays):
         size = align_up(stay.bytes, alignment)
-        if stay.piece is not None and problem.tasks.pieces[stay.piece].persistent:
+        resident = stay.piece is not None and problem.tasks.pieces[stay.piece].persistent
+        if resident and all(part.born is None for part in stay.parts):
             runs[number] = (Run(0, base, size),)
             base += size
         elif size:
@@ -58,6 +60,19 @@ def place(problem: Problem, schedule: Schedule, enough_bytes: int, arena: Arena 
     for number, own in zip(where, layout.runs, strict=True):
         runs[number] = own
     return Placement(tuple(runs), layout.arena_bytes, base + peak_bytes(tuple(items)), layout.page_bytes)
+
+
+def host_pool_bytes(problem: Problem, decisions: Decisions) -> int:
+    """What the host buffers of a program take: a home for what visits and for inputs that wait, and a place of its own
+    for whatever is copied out (host bytes are not reused)."""
+    homes, alignment = set[int](), problem.profile.alignment
+    copies = 0
+    for offload in decisions.offloads:
+        if offload.copied and not problem.tasks.pieces[offload.piece].persistent:
+            copies += align_up(offload.bytes, alignment)
+        else:
+            homes.add(offload.piece)
+    return copies + sum(problem.bytes(problem.tasks.pieces[piece]) for piece in homes)
 
 
 def _layout(items: tuple[Item, ...], page_bytes: int, base: int, enough_bytes: int, arena: Arena) -> Layout:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
+from planc.ops.spec import TensorKind
 from planc.passes.base import Pass, every_gap
 from planc.passes.conv_algorithm import ChooseEach, FitWorkspaces, fastest, smallest
 from planc.passes.flow_milp import FlowMilp
@@ -16,6 +17,7 @@ from planc.passes.inputs import HostInputs
 from planc.passes.offload import OffloadEverything, OffloadOldest, OffloadWith, any_piece, convolution_input
 from planc.passes.prefetch import AsEarlyAsFits, OneLayerAhead
 from planc.passes.recompute import CheckpointSqrt
+from planc.passes.visits import LongerVisits, Visits
 from planc.passes.workspace import WorkspaceDivision, WorkspaceReuse
 
 
@@ -48,11 +50,21 @@ class Candidate:
     micro_batches: str = "undivided"
     """Which micro-batch sizes its convolution calls may be cut into."""
     proves: bool = False
-    """Its decisions come with a bound; where its layout overflows, the flow begins again with less memory."""
+    """Its decisions come with a bound."""
     beyond_class: bool = False
     """Its plans may lie outside the class of plans that the bound speaks of (flow_model.py)."""
     last_resort: bool = False
     """Tried only if no candidate before it fits."""
+
+    @property
+    def fills(self) -> bool:
+        """Whether it fills the memory it is given, so that a layout that overflows asks for a plan with less."""
+        return self.proves or bool(self.visits and self.timing)
+
+    @property
+    def visits(self) -> tuple[Visits, ...]:
+        """The passes that put persistent tensors on the host: those of every program, which share them."""
+        return tuple(one for one in self.passes if isinstance(one, Visits))
 
 
 def with_recompute(candidate: Candidate, recompute: str) -> Candidate:
@@ -109,6 +121,26 @@ _LITTLE_MEMORY = Candidate(
     last_resort=True,
 )
 """As minimum memory, but what fits stays, and what room is left goes to earlier copies in and faster algorithms."""
+
+MINIMUM_DEVICE = Candidate(
+    "minimum memory, parameters on the host",
+    (_SMALLEST, OffloadEverything(), HostInputs(), Visits()),
+    (),
+    SubBatches.EVERY,
+    beyond_class=True,
+    last_resort=True,
+)
+"""As minimum memory, with nothing resident but running statistics and constants."""
+
+
+def _on_host(name: str, visits: Visits) -> Candidate:
+    passes = (_SMALLEST, HostInputs(), visits)
+    timing = (Gate(every_gap), LongerVisits(), AsEarlyAsFits(), _FASTEST, _GREEDY)
+    return Candidate(name, passes, timing, SubBatches.EVERY, beyond_class=True, last_resort=True)
+
+
+_STATE_ON_HOST = _on_host("optimizer state on the host", Visits(frozenset({TensorKind.STATE})))
+_PARAMETERS_ON_HOST = _on_host("parameters on the host", Visits())
 
 FLOW = Candidate(
     "flow program",
@@ -185,6 +217,9 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
                 MODNN,
                 _LITTLE_MEMORY,
                 MINIMUM_MEMORY,
+                _STATE_ON_HOST,
+                _PARAMETERS_ON_HOST,
+                MINIMUM_DEVICE,
             ),
             "the flow program, or whatever else is faster in simulation",
         ),

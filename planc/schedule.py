@@ -101,8 +101,8 @@ def make_schedule(problem: Problem, decisions: Decisions) -> Schedule:
                 begin = offloads[number].after
                 wait = launch_of[begin] if begin >= 0 else None
                 out_of[number] = lanes.copy_out(problem, offloads[number], number, wait)
-    if len(into_of) != len(offloads):
-        raise InternalError("an activation leaves the device and never returns")
+    if len(into_of) != sum(offload.comes_back for offload in offloads):
+        raise InternalError("what leaves the device and is wanted again never returns")
     return Schedule(tuple(lanes.steps), _stays(problem, decisions, launch_of, out_of, into_of))
 
 

@@ -15,7 +15,7 @@ from planc.verify_memory import check_memory, check_spaces
 from planc.verify_model import check_model, given_buffers
 from planc.verify_pages import check_pages
 from planc.verify_report import CODES, Report, Violation
-from planc.verify_training import check_evaluation, check_outputs, check_sums, check_training
+from planc.verify_training import check_evaluation, check_homes, check_outputs, check_sums, check_training
 
 __all__ = ["CODES", "Violation", "verify"]
 
@@ -43,6 +43,7 @@ def _verify_program(plan: Plan, program: str) -> dict[Violation, None]:
     flow.follow(uses)
     check_sums(report, flow)
     check_outputs(report, flow)
+    check_homes(report, flow)
     if program == "train":
         check_training(report)
     else:

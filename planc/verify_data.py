@@ -16,6 +16,7 @@ from planc.byte_map import ByteMap
 from planc.happens_before import HappensBefore
 from planc.plan import Access, Lane, Space, Step, StepKind
 from planc.verify_memory import Piece, StepUses, Use
+from planc.verify_model import homes_of
 from planc.verify_report import Report
 
 _NOTHING = -1
@@ -77,6 +78,7 @@ class DataFlow:
         self._maps: dict[tuple[int, int], ByteMap[_Cell]] = {}
         self._homes: dict[int, set[int]] = {}
         self._made: dict[int, set[int]] = {}
+        self._visitor_of = {home: visitor for visitor, home in homes_of(report.plan, report.program).items()}
         self._note_homes()
 
     def follow(self, uses: tuple[StepUses, ...]) -> None:
@@ -107,13 +109,14 @@ class DataFlow:
         return homes is None or buffer in homes
 
     def _note_homes(self) -> None:
+        persistent = self._given.union(self._visitor_of.values())
         for buffer in self._plan.buffers:
             for tensor in buffer.tensors:
                 self._homes.setdefault(tensor, set()).add(buffer.id)
         for step in self._steps:
             if step.kind is StepKind.LAUNCH:
                 for access in step.writes:
-                    if access.buffer not in self._given:
+                    if access.buffer not in persistent:
                         self._made.setdefault(access.buffer, set()).add(access.tensor)
 
     def _map(self, piece: Piece) -> ByteMap[_Cell]:
@@ -239,6 +242,8 @@ class DataFlow:
                 arriving.append((start + moved, stop + moved, content))
         if step.kind is StepKind.PREFETCH:
             arriving = [(a, b, self._returned(step, write.access, content)) for a, b, content in arriving]
+        elif write.access.buffer in self._visitor_of:
+            arriving = [(a, b, self._come_home(step, write.access, content)) for a, b, content in arriving]
         for piece in write.pieces:
             cells = self._map(piece)
             for cell in cells.values[cells.cut(piece.start, piece.stop)]:
@@ -248,8 +253,18 @@ class DataFlow:
                 if a < b:
                     cells.fill(cells.cut(a, b), _Cell(content, step.id, _NO_READERS))
 
+    def _come_home(self, step: Step, target: Access, content: Content) -> Content:
+        """The content of a visitor as the persistent buffer on the host gets it, to which nothing else is copied."""
+        visitor = self._visitor_of[target.buffer]
+        if content.origin != visitor or content.shift:
+            report = self._report
+            message = f"{report.step(step.id)}: brings bytes of {report.buffer(content.origin)} into "
+            message += f"{report.buffer(target.buffer)}, wanted those of {report.buffer(visitor)}, at their place."
+            report.add("copy-content", message, (step.id,), (target.buffer, content.origin))
+        return replace(content, origin=target.buffer, shift=0)
+
     def _is_waiting_input(self, origin: int, target: int) -> bool:
-        """Whether the host filled `origin` before the program with what `target` is there for."""
+        """Whether `origin` is where, on the host, what `target` is there for was before the program (or is again)."""
         source, wanted = self._plan.buffers[origin], self._plan.buffers[target]
         same = (source.kind, source.tensors, source.samples) == (wanted.kind, wanted.tensors, wanted.samples)
         return same and origin in self._given and source.space is Space.HOST

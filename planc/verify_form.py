@@ -128,13 +128,17 @@ def _check_buffer(report: Report, buffer: Buffer, sizes: Sequence[Size]) -> None
 
 
 def _check_extents(report: Report, buffer: Buffer, name: str) -> None:
-    persistent = buffer.kind in PERSISTENT_KINDS
+    persistent = buffer.program == "all"
     stays = all(extent.born is None and not extent.freed for extent in buffer.extents)
-    if persistent != (buffer.program == "all") or (persistent and not stays):
+    visitor = not persistent and buffer.space is Space.ARENA and all(e.born is not None for e in buffer.extents)
+    if (buffer.kind in PERSISTENT_KINDS and not (persistent or visitor)) or (
+        persistent and not (stays and buffer.kind in PERSISTENT_KINDS)
+    ):
         report.add(
             "persistent-place",
             f"{name}: is of program {buffer.program!r} and {'stays' if stays else 'moves'}; wanted a persistent buffer "
-            "of both programs (`all`) in extents that are never born and never freed, and only those.",
+            "of both programs (`all`) in extents that are never born and never freed, or one of the arena and of one "
+            "program that visits: all its extents are born.",
             (),
             (buffer.id,),
         )

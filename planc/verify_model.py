@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planc.plan import PERSISTENT_KINDS, Buffer, Persistent, Plan, Port
+from planc.plan import PERSISTENT_KINDS, Buffer, Persistent, Plan, Port, Space
 from planc.verify_form import Size, tensor_size
 from planc.verify_report import Report, Violation
 
@@ -23,11 +23,36 @@ def check_model(plan: Plan) -> tuple[Violation, ...]:
         _check_persistent(report, entry)
     initialised = {entry.buffer for entry in model.persistent}
     for buffer in plan.buffers:
-        if buffer.kind in PERSISTENT_KINDS and buffer.id not in initialised:
+        if buffer.program == "all" and buffer.id not in initialised:
             report.add(
                 "model", f"{report.buffer(buffer.id)}: no entry says where its first value is from.", (), (buffer.id,)
             )
+    if report.found:
+        return tuple(report.found)
+    for program in plan.programs:
+        homes = homes_of(plan, program)
+        visitors = [b.id for b in plan.buffers if b.kind in PERSISTENT_KINDS and b.program == program]
+        if homes.keys() != set(visitors) or len(set(homes.values())) < len(homes):
+            wanted = "wanted a host buffer of the same tensor for each, and one visitor for each"
+            report.add("model", f"{program}: its visitors are buffers {visitors}; {wanted}.", (), visitors)
     return tuple(report.found)
+
+
+def homes_of(plan: Plan, program: str) -> dict[int, int]:
+    """For every buffer that visits the device in `program` the persistent buffer on the host that it is a copy of."""
+    places = {_identity(plan.buffers[entry.buffer]): entry.buffer for entry in plan.model.persistent}
+    return {
+        buffer.id: places[_identity(buffer)]
+        for buffer in plan.buffers
+        if buffer.kind in PERSISTENT_KINDS
+        and buffer.program == program
+        and _identity(buffer) in places
+        and plan.buffers[places[_identity(buffer)]].space is Space.HOST
+    }
+
+
+def _identity(buffer: Buffer) -> tuple[object, ...]:
+    return buffer.kind, buffer.tensors, buffer.samples, buffer.bytes
 
 
 def given_buffers(plan: Plan, program: str) -> frozenset[int]:

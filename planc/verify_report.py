@@ -26,7 +26,8 @@ CODES: Mapping[str, str] = MappingProxyType(
         "in-place-range": "what a step writes overlaps what it reads or writes only as the same bytes one version on",
         "model": "inputs, outputs and persistent tensors name their buffers, in order and completely",
         "semantics": "semantics are `exact`, or `changed` with the reason",
-        "persistent-place": "a persistent buffer stays where it is: all its bytes in extents never born, never freed",
+        "persistent-place": "a persistent buffer stays where it is: all its bytes in extents never born, never freed; "
+        "or it is one of a program's that visits the arena: all its extents are born",
         # Memory: who holds which bytes when.
         "arena-budget": "the arena is not larger than the budget",
         "extent-place": "an extent lies inside its space",
@@ -61,6 +62,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "update-early": "a parameter is not read after its update in the same training step",
         "persistent-version": "a statistic or optimizer state goes one version on at most (where semantics changed, a "
         "statistic may with each sub-batch in turn), a constant never",
+        "persistent-end": "what visits is back on the host, as it was last, when the program has ended",
         "evaluate-writes": "evaluation changes no persistent buffer",
     }
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from planc.plan import Access, BufferKind, Persistent, PlanTensor, Step
+from planc.plan import PERSISTENT_KINDS, Access, BufferKind, Persistent, PlanTensor, Step, StepKind
 from planc.verify_data import DataFlow, Sum
 from planc.verify_memory import locate
-from planc.verify_model import buffers_of, tensor_of
+from planc.verify_model import buffers_of, homes_of, tensor_of
 from planc.verify_report import Report
 
 
@@ -86,19 +86,36 @@ def _output_problem(report: Report, flow: DataFlow, number: int, tensor: int, en
     return "" if all(flow.is_tensor(content, tensor, number) for content in contents) else "holds another tensor"
 
 
+def check_homes(report: Report, flow: DataFlow) -> None:
+    """What visited is back on the host as it was last, all of it: the next step begins with that."""
+    plan = report.plan
+    steps = plan.programs[report.program].steps
+    for visitor, home in homes_of(plan, report.program).items():
+        writes = [a for s in steps if s.kind is StepKind.LAUNCH for a in s.writes if a.buffer == visitor]
+        newest = max((access.version for access in writes), default=0)
+        pieces, _ = locate(plan.buffers[home], 0, plan.buffers[home].bytes, len(steps))
+        old = {content.version for content in flow.contents(pieces)} - {newest}
+        if old:
+            message = f"{report.buffer(home)}: has version {min(old)} of bytes that became version {newest} on the "
+            message += "device when the program has ended."
+            report.add("persistent-end", message, (), (home, visitor))
+
+
 Users = Mapping[int, Sequence[tuple[Step, Access]]]
 
 
 def check_training(report: Report) -> None:
     """Parameters, statistics and optimizer state end one version on at most, by the right launches."""
     plan = report.plan
+    homes = homes_of(plan, report.program)
     kept = {entry.buffer for entry in plan.model.persistent}
     reads, writes = (defaultdict[int, list[tuple[Step, Access]]](list) for _ in range(2))
     for step in plan.programs[report.program].steps:
         for found, accesses in ((reads, step.reads), (writes, step.writes)):
-            for access in accesses:
-                if access.buffer in kept:
-                    found[access.buffer].append((step, access))
+            for access in accesses if step.kind is StepKind.LAUNCH else ():
+                place = homes.get(access.buffer, access.buffer)
+                if place in kept:
+                    found[place].append((step, access))
     for entry in plan.model.persistent:
         if entry.trainable:
             _check_update(report, entry, reads, writes)
@@ -118,7 +135,7 @@ def _check_update(report: Report, entry: Persistent, reads: Users, writes: Users
         if step.phase != "update":
             message = f"{report.step(step.id)}: writes {name} in phase {step.phase!r}, wanted 'update'."
             report.add("update-phase", message, (step.id,), (buffer,))
-        if all(report.plan.buffers[access.buffer].program == "all" for access in step.reads):
+        if all(report.plan.buffers[access.buffer].kind in PERSISTENT_KINDS for access in step.reads):
             message = f"{report.step(step.id)}: updates {name} without reading a gradient."
             report.add("update-gradient", message, (step.id,), (buffer,))
     for step, access in reads.get(buffer, ()):
@@ -145,10 +162,12 @@ def _in_turn(report: Report, writers: Sequence[Step]) -> bool:
 
 
 def check_evaluation(report: Report) -> None:
-    """No persistent buffer is written."""
+    """No persistent buffer is written, nor what visits but by its copy in."""
+    homes = homes_of(report.plan, report.program)
     for step in report.plan.programs[report.program].steps:
         for access in step.writes:
-            if report.plan.buffers[access.buffer].program == "all":
+            visitor = access.buffer in homes and step.kind is StepKind.LAUNCH
+            if visitor or report.plan.buffers[access.buffer].program == "all":
                 message = f"{report.step(step.id)}: writes {report.buffer(access.buffer)}."
                 report.add("evaluate-writes", message, (step.id,), (access.buffer,))
 

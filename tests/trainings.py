@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from planc.candidates import compile_workload
+from planc.choice import smallest_budget
 from planc.onnx_loader import load_model
 from planc.options import Options
 from planc.pipeline import Workload
@@ -38,14 +39,26 @@ def workload(
     return Workload.of(graph, TrainingOptions(optimizer=optimizer), load_profile("cpu"))
 
 
-_plans: dict[tuple[int, str, str, int | None], Plan] = {}
+_plans: dict[tuple[object, ...], Plan] = {}
 
 
-def compiled(work: Workload, *, budget: str = "100%", policy: str = "auto", sub_batches: int | None = None) -> Plan:
-    """A plan of a workload that `workload` gave (it keeps them, so that identities stay)."""
-    key = (id(work), budget, policy, sub_batches)
+def compiled(
+    work: Workload,
+    *,
+    budget: str = "100%",
+    policy: str = "auto",
+    sub_batches: int | None = None,
+    host_parameters: str = "auto",
+) -> Plan:
+    """A plan of a workload that `workload` gave (it keeps them, so that identities stay).
+
+    The budget "smallest" is what planc names as the smallest.
+    """
+    options = Options(policy=policy, sub_batches=sub_batches, host_parameters=host_parameters)
+    key = (id(work), budget, policy, sub_batches, host_parameters)
     if key not in _plans:
-        _plans[key] = compile_workload(work, Options(budget=budget, policy=policy, sub_batches=sub_batches))
+        size = str(smallest_budget(work, options)) if budget == "smallest" else budget
+        _plans[key] = compile_workload(work, replace(options, budget=size))
     return _plans[key]
 
 
@@ -76,11 +89,11 @@ class Training:
 def train(plan: Plan, work: Workload, data: Sequence[Batch], **switches: Any) -> Training:
     """Run a training step for every batch of `data`; `switches` are Session's."""
     gradients: dict[str, Array] = {}
-    names = {item.buffer: item.initializer for item in plan.model.persistent if item.trainable}
+    names = {item.tensor: item.initializer for item in plan.model.persistent if item.trainable}
 
     def observe(step: Step, reads: tuple[Array, ...], writes: tuple[Array, ...]) -> None:
         if step.phase == "update":
-            gradients.setdefault(names[step.reads[0].buffer], reads[1])
+            gradients.setdefault(names[step.reads[0].tensor], reads[1])
 
     session = Session(plan, work.graph, observe=observe, **switches)
     losses = [session.step(batch) for batch in data]

@@ -30,6 +30,7 @@ SUMMARIES = {
     "offload": "+ offload of what is not wanted",
     "recompute": "+ recomputation (it saves time)",
     "sub-batches": "+ sub-batches, batch norm exact",
+    "host parameters": "+ parameters and state on the host",
 }
 
 
@@ -96,7 +97,7 @@ def _capabilities(found: Bounds) -> Table:
 def _limits(found: Bounds) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     rows = (
-        ("proven lower bound", _limit(found.proven, "parameters and state")),
+        ("proven lower bound", _limit(found.proven, "running statistics and constants")),
         ("moDNN's lower bound", _limit(found.modnn, "parameters, state and gradients of parameters")),
         ("ideal step time", f"{format_ns(found.ideal_ns)}, everything resident with the fastest algorithms"),
         ("step time bound", f"{format_ns(found.bound_ns)}, whatever the budget, batch in one range"),

@@ -24,7 +24,7 @@ from planc.cli.source import (
     workspace_option,
 )
 from planc.errors import UsageError
-from planc.options import DEFAULT_PROFILE
+from planc.options import DEFAULT_PROFILE, HOST_PARAMETERS
 from planc.passes.recipes import RECOMPUTE
 from planc.placement import ARENAS, Arena
 from planc.plan import Plan
@@ -69,6 +69,16 @@ everything in memory needs. Without --budget it is the device's memory less what
     help="What may be computed again; cheap: no convolutions and products.",
 )
 @click.option(
+    "--host-parameters",
+    type=click.Choice(list(HOST_PARAMETERS)),
+    default="auto",
+    show_default=True,
+    help="Whether parameters and optimizer state may live on the host; auto: where no other plan fits.",
+)
+@click.option(
+    "--host-budget", type=budget, metavar="SIZE", help="Most that buffers on the host may take.  [default: no bound]"
+)
+@click.option(
     "--arena",
     type=click.Choice(list(ARENAS)),
     default="auto",
@@ -91,6 +101,8 @@ def command(
     workspace: str | None,
     sub_batches: int | None,
     recompute: str,
+    host_parameters: str,
+    host_budget: str | None,
     arena: Arena,
     explain: bool,
     like: Path | None,
@@ -108,7 +120,13 @@ def command(
     workload = replace(source.workload(batch, profile or DEFAULT_PROFILE), arena=arena)
     warn(workload.graph.warnings)
     options = source.options(
-        budget=budget, policy=policy, workspace=workspace, sub_batches=sub_batches, recompute=recompute
+        budget=budget,
+        policy=policy,
+        workspace=workspace,
+        sub_batches=sub_batches,
+        recompute=recompute,
+        host_parameters=host_parameters,
+        host_budget=host_budget,
     )
     plan = candidates.compile_workload(workload, options, like=None if like is None else read_plan(like))
     _warn_of_device(plan)

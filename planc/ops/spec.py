@@ -46,7 +46,10 @@ class TensorKind(StrEnum):
 
 
 PERSISTENT = frozenset({TensorKind.PARAMETER, TensorKind.STATISTIC, TensorKind.CONSTANT, TensorKind.STATE})
-"""Kinds that stay in the arena from step to step."""
+"""Kinds that last from step to step."""
+
+VISITORS = frozenset({TensorKind.PARAMETER, TensorKind.STATE})
+"""Persistent kinds that may live on the host and visit the arena."""
 
 
 @dataclass(frozen=True, slots=True)

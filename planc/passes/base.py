@@ -52,8 +52,11 @@ class Offload:
     freed_by:  the first task that may have its memory: it waits for the copy to end. After `leaves`.
     returns:   the copy in may begin when this task may begin; the memory is taken from then on. At or after `freed_by`.
     needed_by: the first task that uses the piece again; it waits for the copy in.
-    copied:    False for an input that came from the host: it is there still, so that nothing is copied out. With
-        `leaves` -1 the piece is on the host when the program starts.
+    copied:    False where the host has these bytes still, so that nothing is copied out: an input, or a parameter that
+        has not been updated. With `leaves` -1 the piece is on the host when the program starts.
+
+    A persistent piece that visits (visits.py) begins and ends on the host: its last offload returns and is needed by
+    NEVER, and so is its only one if no task uses it.
     """
 
     piece: int
@@ -65,6 +68,14 @@ class Offload:
     returns: int
     needed_by: int
     copied: bool = True
+
+    @property
+    def comes_back(self) -> bool:
+        return self.returns != NEVER
+
+
+NEVER = 2**62
+"""A task that no program has: what returns by it stays on the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +216,8 @@ def stays(problem: Problem, offloads: Sequence[Offload]) -> tuple[tuple[tuple[Sp
             if leaves >= 0:
                 own.append(_stay(offloads, start, end, arrives, departs))
             arrives = departs
-        own.append(_stay(offloads, start, end, arrives, None))
+        if arrives is None or offloads[arrives[0]].comes_back:
+            own.append(_stay(offloads, start, end, arrives, None))
         found.append(tuple(own))
     return tuple(found)
 

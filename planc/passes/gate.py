@@ -48,7 +48,8 @@ class Gate:
     ensures: frozenset[str] = frozenset({OFFLOADED, RETURNED})
 
     def run(self, problem: Problem, decisions: Decisions) -> Decisions:
-        arrivals = tuple(offload for offload in decisions.offloads if offload.leaves < 0)
+        pieces = problem.tasks.pieces
+        arrivals = tuple(o for o in decisions.offloads if o.leaves < 0 or pieces[o.piece].persistent)
         on_host = {offload.piece for offload in arrivals}
         found = (gap for gap in self.gaps_of(problem) if decisions.leaving is None or gap[0].index in decisions.leaving)
         parts = sorted(

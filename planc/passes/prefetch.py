@@ -23,6 +23,9 @@ class OneLayerAhead:
         begins = _layer_begins(problem)
         moved = []
         for offload in decisions.offloads:
+            if not offload.comes_back:
+                moved.append(offload)
+                continue
             here = begins[offload.needed_by]
             ahead = begins[here - 1] if here else here
             moved.append(replace(offload, returns=max(min(ahead, offload.needed_by), offload.freed_by)))
@@ -60,6 +63,9 @@ class AsEarlyAsFits:
         moved: list[Offload] = []
         earliest = 0
         for offload in sorted(decisions.offloads, key=lambda o: (o.needed_by, o.piece, o.first)):
+            if not offload.comes_back:
+                moved.append(offload)
+                continue
             size = align_up(offload.bytes, problem.profile.alignment)
             floor = min(max(offload.freed_by, offload.needed_by - window, earliest), offload.returns)
             full = np.flatnonzero(live[floor : offload.returns] + size > problem.budget_bytes)

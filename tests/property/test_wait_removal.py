@@ -28,6 +28,8 @@ KINDS = {
     "whole batch": {"policy": "vdnn-all"},
     "convolutions": {"policy": "vdnn-conv"},
     "3 sub-batches": {"policy": "vdnn-all", "sub_batches": 3},
+    "state on the host": {"budget": "60%", "host_parameters": "always"},
+    "parameters on the host": {"budget": "smallest", "sub_batches": 2},
 }
 
 

@@ -27,7 +27,7 @@ def dense(batch: int, inner: int, optimizer: str = "sgd") -> tuple[int, int, str
     weights = {"w": np.ones((8, inner), np.float32), "v": np.ones((inner, 4), np.float32)}
     graph = load_model(make_model(nodes, [floats("x", (batch, 8))], weights=weights))
     options = TrainingOptions(loss="mse", optimizer=optimizer, settings={})
-    bound = lower_bound(make_training_graph(graph, options))
+    bound = lower_bound(make_training_graph(graph, options), resident=True)
     return bound.bytes, bound.persistent_bytes, bound.label
 
 
@@ -51,7 +51,8 @@ def test_the_batch_does_not_count_where_single_samples_will_do() -> None:
 @pytest.mark.parametrize("sub_batches", [1, 6])
 def test_no_plan_needs_less(model: str, sub_batches: int) -> None:
     work = workload(model, batch=6)
-    bound = lower_bound(work.training)
+    bound = lower_bound(work.training, resident=True)
+    assert lower_bound(work.training).bytes <= bound.bytes
     plan = compiled(work, policy="vdnn-all", budget="300%", sub_batches=sub_batches)
     assert bound.bytes <= plan.predicted.peak_bytes <= plan.spaces.arena_bytes
     assert bound.persistent_bytes == sum(

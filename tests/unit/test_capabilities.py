@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from planc.bounds import lower_bound
 from planc.candidates import compile_workload
 from planc.capabilities import CAPABILITIES, Bounds, bounds
-from planc.choice import minimum_memory, smallest_budget, sub_batch_counts
+from planc.choice import minimum_memory, smallest_budget, smallest_candidates, sub_batch_counts
 from planc.cli import planc
 from planc.cli.bounds import SUMMARIES
 from planc.errors import InfeasibleError
@@ -19,7 +19,7 @@ from planc.ops.spec import TensorKind
 from planc.options import Options
 from planc.passes.base import memory_bytes
 from planc.pipeline import UNLIMITED, Workload, decide
-from planc.policies import MINIMUM_MEMORY
+from planc.policies import MINIMUM_DEVICE, MINIMUM_MEMORY, Candidate
 from planc.source import Source
 from planc.yardsticks import measure_yardsticks, smallest_draft
 from planc.zoo import ZOO
@@ -80,7 +80,8 @@ def test_offload_is_the_smallest_budget_of_the_whole_batch(workload: Workload, f
     row = next(row for row in found.capabilities if row.name == "offload")
     assert row.sub_batches == 1
     assert compiles(workload, row.smallest_budget_bytes, sub_batches=1)
-    assert smallest_budget(workload, Options(sub_batches=1)) == row.smallest_budget_bytes
+    options = Options(sub_batches=1, host_parameters="never")
+    assert smallest_budget(workload, options) == row.smallest_budget_bytes
 
 
 def test_the_last_one_is_the_smallest_budget_of_compile(workload: Workload, found: Bounds) -> None:
@@ -92,24 +93,31 @@ def test_the_last_one_is_the_smallest_budget_of_compile(workload: Workload, foun
     assert refused.value.bound_bytes == found.proven.bytes
 
 
-def test_skipped_sub_batch_counts_would_not_have_needed_less(workload: Workload) -> None:
-    options = Options()
-    counts = list(sub_batch_counts(workload, MINIMUM_MEMORY, 0, options))
-    every = [smallest_draft(workload, MINIMUM_MEMORY, count).arena_bytes for count in counts]
+@pytest.mark.parametrize("host_parameters", ["never", "auto"])
+def test_skipped_sub_batch_counts_would_not_have_needed_less(workload: Workload, host_parameters: str) -> None:
+    options = Options(host_parameters=host_parameters)
+    every = [
+        smallest_draft(workload, candidate, count).arena_bytes
+        for candidate in smallest_candidates(options)
+        for count in sub_batch_counts(workload, candidate, 0, options)
+    ]
     assert minimum_memory(workload, options).arena_bytes == min(every)
 
 
-def test_the_bound_of_a_range_is_below_what_its_plan_has_live(workload: Workload) -> None:
+@pytest.mark.parametrize("candidate", [MINIMUM_MEMORY, MINIMUM_DEVICE], ids=["resident", "visiting"])
+def test_the_bound_of_a_range_is_below_what_its_plan_has_live(workload: Workload, candidate: Candidate) -> None:
     for count in (1, 2, 4, BATCH):
-        problem, decisions = decide(workload.problem(count, UNLIMITED), MINIMUM_MEMORY)
+        problem, decisions = decide(workload.problem(count, UNLIMITED), candidate)
         live = int(memory_bytes(problem, decisions).max())
-        assert lower_bound(workload.training, samples=BATCH // count).bytes <= live
+        resident = not candidate.visits
+        assert lower_bound(workload.training, samples=BATCH // count, resident=resident).bytes <= live
 
 
 def test_modnn_counts_every_gradient_of_a_parameter(workload: Workload, found: Bounds) -> None:
     gradients = sum(t.spec.bytes for t in workload.training.tensors if t.kind is TensorKind.PARAMETER_GRADIENT)
     assert gradients > 0
-    assert found.modnn.persistent_bytes == found.proven.persistent_bytes + gradients
+    resident = lower_bound(workload.training, resident=True)
+    assert found.modnn.persistent_bytes == resident.persistent_bytes + gradients
     assert found.modnn.bytes > found.modnn.persistent_bytes
     # A working set holds one gradient of parameters at most a few times: the rest is what planc can put away.
     assert found.modnn.bytes >= found.proven.bytes

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import verify_plans as plans
+from trainings import compiled, workload
 from verify_plans import (
     append_launch,
     edit,
@@ -26,7 +27,7 @@ from verify_plans import (
 )
 
 from planc.happens_before import HappensBefore
-from planc.plan import Access, Buffer, BufferKind, Extent, Lane, Plan, Program, Space, StepKind
+from planc.plan import Access, Buffer, BufferKind, Extent, Lane, Plan, Program, Space, Step, StepKind
 from planc.verify import CODES, verify
 
 Edit = Callable[[Plan], Plan]
@@ -53,6 +54,37 @@ def _in_place_during_the_offload(plan: Plan) -> Plan:
     """Relu overwrites its input while it is copied out; whoever needs the memory still waits for the copies."""
     plan = edit_step(plan, plans.RELU_TWO, waits=(plans.OUT_SECOND,))
     return edit_step(plan, plans.BACK, waits=(plans.OUT_TWO, plans.GRAD_TWO))
+
+
+def _visiting_plan() -> Plan:
+    """A plan whose parameters and optimizer state live on the host."""
+    return compiled(workload("lenet", batch=4), budget="smallest", sub_batches=1)
+
+
+def _home_leg(plan: Plan) -> Step:
+    """The last copy out of what was updated that waits for the update."""
+    homes = {entry.buffer for entry in plan.model.persistent}
+    return [
+        step for step in plan.train.steps if step.lane is Lane.D2H and step.writes[0].buffer in homes and step.waits
+    ][-1]
+
+
+def _half_way_home() -> Plan:
+    """Of a tensor that was updated only the first half is copied back."""
+    plan = _visiting_plan()
+    step = _home_leg(plan)
+    half = step.reads[0].stop // 8 * 4
+    reads, writes = ((replace(access, stop=half),) for access in (step.reads[0], step.writes[0]))
+    return edit_step(plan, step.id, reads=reads, writes=writes)
+
+
+def _to_the_wrong_place() -> Plan:
+    """A copy home ends four bytes beyond its place."""
+    plan = _visiting_plan()
+    step = _home_leg(plan)
+    (read,), (write,) = step.reads, step.writes
+    moved = replace(write, start=4, stop=write.stop)
+    return edit_step(plan, step.id, reads=(replace(read, stop=read.stop - 4),), writes=(moved,))
 
 
 def _offload_while_written(plan: Plan) -> Plan:
@@ -291,6 +323,7 @@ BROKEN: dict[str, tuple[Edit, ...]] = {
         lambda p: replace(p, semantics="changed"),
         lambda p: replace(p, semantics_reason="none"),
     ),
+    "persistent-end": (lambda _: _half_way_home(),),
     "evaluate-writes": (
         lambda p: append_launch(p, "evaluate", reads=(STATISTIC,), writes=(replace(STATISTIC, version=1),)),
     ),
@@ -341,6 +374,27 @@ def test_a_missing_wait_names_both_steps() -> None:
     assert set(found.buffers) == {plans.H_ONE, plans.H_TWO}
     assert "offload 5" in found.message
     assert "share bytes [256, 288)" in found.message
+
+
+def test_what_comes_home_must_come_to_its_place() -> None:
+    assert verify(_visiting_plan()) == ()
+    assert {violation.code for violation in verify(_to_the_wrong_place())} == {"copy-content", "persistent-end"}
+
+
+def test_an_update_must_have_ended_before_it_is_copied_home() -> None:
+    """In the next step the first visit reads on the host what this copy wrote."""
+    plan = _visiting_plan()
+    step = _home_leg(plan)
+    codes = {violation.code for violation in verify(edit_step(plan, step.id, waits=()))}
+    assert "read-race" in codes
+
+
+def test_a_visitor_has_one_home() -> None:
+    plan = _visiting_plan()
+    entry = next(e for e in plan.model.persistent if plan.buffers[e.buffer].space is Space.HOST)
+    home = plan.buffers[entry.buffer]
+    lost = edit_buffer(plan, home.id, bytes=home.bytes + 4, extents=(replace(home.extents[0], bytes=home.bytes + 4),))
+    assert {violation.code for violation in verify(lost)} == {"model"}
 
 
 def test_semantics_changed_may_sum_over_less() -> None:
