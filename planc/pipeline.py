@@ -107,7 +107,7 @@ def draft(
     below_ns: int = UNLIMITED,
     workspace_bytes: int | None = None,
 ) -> Draft:
-    """Take one candidate through the flow; one that fills the memory it is given again with less where its layout overflows.
+    """Take one candidate through the flow; one that fills its memory again with less where its layout overflows.
 
     Raises:
         InfeasibleError: its memory or its layout exceeds the budget, or its makespan is not below `below_ns`.

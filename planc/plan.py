@@ -88,9 +88,9 @@ class Buffer:
     """Bytes for one or more tensors (several when a step works in place), samples [start, stop) of them.
 
     `program`: "train", "evaluate", or "all" for persistent buffers. Step ids in its extents are of that program.
-    A persistent buffer in the host's space is visited from: a program has a buffer of its own in the arena, of the same
-    kind and tensors, with an extent for each visit, which a prefetch begins; what the program updates, an offload brings
-    home before it ends.
+    What a persistent buffer in the host's space holds visits the arena: a program has a buffer of its own there, of
+    the same kind and tensors, with an extent for each visit, which a prefetch begins; what the program updates, an
+    offload brings home before its end.
     """
 
     id: int
