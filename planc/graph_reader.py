@@ -288,7 +288,7 @@ def _needed(nodes: list[Node], outputs: tuple[str, ...]) -> tuple[Node, ...]:
 def _has_gradient(node: FileNode) -> bool:
     spec = OPS.get(node.op)
     to_integer = node.op == "Cast" and node.attrs.get("to") not in _FLOAT_CODES.values()
-    return spec is not None and spec.gradient is not None and not to_integer
+    return spec is not None and spec.gradient is not None and spec.differentiable != () and not to_integer
 
 
 def _asks_shape(node: FileNode) -> bool:

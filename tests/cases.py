@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cases_activation
 import cases_convolution
 import cases_einsum
 import cases_elementwise
@@ -14,6 +15,7 @@ import cases_shape
 from case import Case
 
 CASES: tuple[Case, ...] = (
+    *cases_activation.CASES,
     *cases_convolution.CASES,
     *cases_einsum.CASES,
     *cases_elementwise.CASES,

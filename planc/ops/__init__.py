@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from planc.ops import (
+    activation,
     broadcast,
     convolution,
     einsum,
@@ -24,6 +25,7 @@ from planc.ops import (
 from planc.ops.spec import LaunchSpec, OpSpec
 
 _FAMILIES = (
+    activation,
     broadcast,
     convolution,
     einsum,

@@ -29,7 +29,7 @@ Specs = tuple[TensorSpec | None, ...]
 _FLOAT32_MAX = 3.4028234663852886e38
 
 
-def _unary(
+def unary(
     op: str, *, saves_output: bool, backward: str = "", read: Callable[[RawNode], dict[str, AttrValue]] | None = None
 ) -> OpSpec:
     """An operator whose launch is `op` and whose gradient is the launch `backward` (of dy and the saved tensor)."""
@@ -52,10 +52,11 @@ def _unary(
             return (None,)
         return builder.emit(backward or f"{op}Backward", (dy, *saved), (builder.spec(dy),), node.attrs)
 
-    return OpSpec(read_node, _infer_same, lower, gradient)
+    return OpSpec(read_node, infer_same, lower, gradient)
 
 
-def _infer_same(node: Node, specs: Specs, batch: int) -> tuple[TensorSpec, ...]:
+def infer_same(node: Node, specs: Specs, batch: int) -> tuple[TensorSpec, ...]:
+    """The output looks like the first input."""
     return (present(specs[0]),)
 
 
@@ -167,28 +168,29 @@ def _gradient_neg(builder: Builder, node: Node, saved: tuple[int, ...], grads: G
 
 OPS: dict[str, OpSpec] = {
     "Cast": OpSpec(_read_cast, _infer_cast, _lower_cast, _gradient_cast),
-    "Clip": _unary("Clip", saves_output=True, read=_read_clip),
-    "Elu": _unary("Elu", saves_output=True, read=_read_elu),
-    "Exp": _unary("Exp", saves_output=True, backward="Mul"),
-    "HardSigmoid": _unary("HardSigmoid", saves_output=True, read=_read_hard_sigmoid),
-    "HardSwish": _unary("HardSwish", saves_output=False),
-    "Identity": OpSpec(_read_first, _infer_same, _lower_identity, _gradient_identity),
-    "LeakyRelu": _unary("LeakyRelu", saves_output=False, read=_alpha(0.01)),
-    "Log": _unary("Log", saves_output=False, backward="Div"),
-    "Neg": OpSpec(_read_first, _infer_same, _lower_neg, _gradient_neg),
-    "Relu": _unary("Relu", saves_output=True),
-    "Sigmoid": _unary("Sigmoid", saves_output=True),
-    "Softplus": _unary("Softplus", saves_output=False),
-    "Sqrt": _unary("Sqrt", saves_output=True),
-    "Tanh": _unary("Tanh", saves_output=True),
+    "Clip": unary("Clip", saves_output=True, read=_read_clip),
+    "Elu": unary("Elu", saves_output=True, read=_read_elu),
+    "Exp": unary("Exp", saves_output=True, backward="Mul"),
+    "HardSigmoid": unary("HardSigmoid", saves_output=True, read=_read_hard_sigmoid),
+    "HardSwish": unary("HardSwish", saves_output=False),
+    "Identity": OpSpec(_read_first, infer_same, _lower_identity, _gradient_identity),
+    "LeakyRelu": unary("LeakyRelu", saves_output=False, read=_alpha(0.01)),
+    "Log": unary("Log", saves_output=False, backward="Div"),
+    "Neg": OpSpec(_read_first, infer_same, _lower_neg, _gradient_neg),
+    "Relu": unary("Relu", saves_output=True),
+    "Sigmoid": unary("Sigmoid", saves_output=True),
+    "Softplus": unary("Softplus", saves_output=False),
+    "Sqrt": unary("Sqrt", saves_output=True),
+    "Tanh": unary("Tanh", saves_output=True),
 }
 
 
-def _forward(flops: int) -> LaunchSpec:
+def forward_launch(flops: int) -> LaunchSpec:
+    """A function of `flops` operations an element, which may take the place of its input."""
     return LaunchSpec(inplace=((0, 0),), flops=flops_per_output(flops))
 
 
-def _backward(flops: int) -> LaunchSpec:
+def backward_launch(flops: int) -> LaunchSpec:
     """The gradient may take the place of dy or of the saved tensor."""
     return LaunchSpec(inplace=((0, 0), (1, 0)), flops=flops_per_output(flops))
 
@@ -196,28 +198,28 @@ def _backward(flops: int) -> LaunchSpec:
 _ONE: Flops = flops_per_output(1)
 
 LAUNCHES: dict[str, LaunchSpec] = {
-    "Affine": _forward(2),
+    "Affine": forward_launch(2),
     "Cast": LaunchSpec(flops=_ONE),
-    "Clip": _forward(2),
-    "ClipBackward": _backward(3),
-    "Elu": _forward(8),
-    "EluBackward": _backward(3),
-    "Exp": _forward(8),
-    "HardSigmoid": _forward(4),
-    "HardSigmoidBackward": _backward(4),
-    "HardSwish": _forward(5),
-    "HardSwishBackward": _backward(6),
-    "LeakyRelu": _forward(2),
-    "LeakyReluBackward": _backward(2),
-    "Log": _forward(8),
-    "Relu": _forward(1),
-    "ReluBackward": _backward(1),
-    "Sigmoid": _forward(10),
-    "SigmoidBackward": _backward(3),
-    "Softplus": _forward(12),
-    "SoftplusBackward": _backward(11),
-    "Sqrt": _forward(2),
-    "SqrtBackward": _backward(2),
-    "Tanh": _forward(10),
-    "TanhBackward": _backward(3),
+    "Clip": forward_launch(2),
+    "ClipBackward": backward_launch(3),
+    "Elu": forward_launch(8),
+    "EluBackward": backward_launch(3),
+    "Exp": forward_launch(8),
+    "HardSigmoid": forward_launch(4),
+    "HardSigmoidBackward": backward_launch(4),
+    "HardSwish": forward_launch(5),
+    "HardSwishBackward": backward_launch(6),
+    "LeakyRelu": forward_launch(2),
+    "LeakyReluBackward": backward_launch(2),
+    "Log": forward_launch(8),
+    "Relu": forward_launch(1),
+    "ReluBackward": backward_launch(1),
+    "Sigmoid": forward_launch(10),
+    "SigmoidBackward": backward_launch(3),
+    "Softplus": forward_launch(12),
+    "SoftplusBackward": backward_launch(11),
+    "Sqrt": forward_launch(2),
+    "SqrtBackward": backward_launch(2),
+    "Tanh": forward_launch(10),
+    "TanhBackward": backward_launch(3),
 }

@@ -162,7 +162,8 @@ class OpSpec:
     gradient:  (Builder, Node, saved, gradients of the outputs) -> gradients of the inputs, None where there is none or
                `Builder.wants` says none is wanted. Gradients have the shape and rows of what they are the gradient of.
                None in place of the function: the operator has no gradient.
-    differentiable: positions of inputs that have a gradient, None = all.
+    differentiable: positions of inputs that have a gradient, None = all. () with a gradient: the derivative is 0
+               wherever there is one, so nothing flows back, and this is no error as a missing gradient is.
     parameters: positions where a float constant is a trainable parameter, None = all the differentiable ones.
                Single-element constants of arithmetic operators are literals, never parameters (`literal_scalars`).
     statistics: positions that hold running statistics.

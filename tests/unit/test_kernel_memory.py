@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planc.ops import broadcast, elementwise, reduction, shape, slicing
+from planc.ops import activation, broadcast, elementwise, reduction, shape, slicing
 from planc.runtime.kernels import KERNELS
 from planc.runtime.launch import Hyper, Launch
 
@@ -17,11 +17,23 @@ ALLOWANCE_BYTES = 256 * 1024
 """runtime/launch.py."""
 
 FULL, GATE, BIAS = (8, 64, 32, 32), (8, 64, 1, 1), (64, 32, 32)
-_NUMBERS = {"alpha": "0.5", "beta": "0.25", "factor": "2", "offset": "1", "exponent": "1.7", "min": "-1", "max": "1"}
+_NUMBERS = {
+    "alpha": "0.5",
+    "beta": "0.25",
+    "factor": "2",
+    "offset": "1",
+    "exponent": "1.7",
+    "min": "-1",
+    "max": "1",
+    "approximate": "none",
+}
 _CUT = {"starts": (0, 32, 0, 0), "steps": (1, 1, 1, 1)}
 
 ROWS: Mapping[str, tuple[tuple[tuple[int, ...], ...], tuple[int, ...], Mapping[str, Any]]] = {
-    **{name: ((FULL,) * (2 if name.endswith("Backward") else 1), FULL, _NUMBERS) for name in elementwise.LAUNCHES},
+    **{
+        name: ((FULL,) * (2 if name.endswith("Backward") else 1), FULL, _NUMBERS)
+        for name in (*activation.LAUNCHES, *elementwise.LAUNCHES)
+    },
     **{name: ((FULL, BIAS), FULL, {}) for name in ("Add", "Sub", "Mul", "Div", "Power", "PRelu")},
     "DivSumTo": ((FULL, BIAS), GATE, {}),
     "DivisorSumTo": ((FULL, FULL, BIAS), BIAS, {}),
@@ -47,7 +59,7 @@ ROWS: Mapping[str, tuple[tuple[tuple[int, ...], ...], tuple[int, ...], Mapping[s
 
 
 def test_every_launch_is_here() -> None:
-    families = (broadcast, elementwise, reduction, shape, slicing)
+    families = (activation, broadcast, elementwise, reduction, shape, slicing)
     assert set(ROWS) == {name for family in families for name in family.LAUNCHES}
 
 

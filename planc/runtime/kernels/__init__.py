@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from planc.runtime.kernels import (
+    activation,
     broadcast,
     convolution,
     einsum,
@@ -24,6 +25,7 @@ from planc.runtime.kernels import (
 from planc.runtime.launch import Kernel
 
 _FAMILIES = (
+    activation,
     broadcast,
     convolution,
     einsum,

@@ -56,23 +56,33 @@ def _clip_backward(launch: Launch, hyper: Hyper) -> None:
 
 
 def _elu(launch: Launch, hyper: Hyper) -> None:
-    alpha = number(launch.attrs, "alpha")
+    """gain (max(x, 0) + alpha (exp(min(x, 0) / width) - 1)): Elu, Celu and Selu."""
+    alpha, gain, width = _elu_numbers(launch)
     for x, y, negative in blocks(*launch.inputs, *launch.outputs, scratch=1):
         np.clip(x, -math.inf, 0, out=negative)
+        np.divide(negative, width, out=negative)
         np.expm1(negative, out=negative)
-        np.multiply(negative, alpha, out=negative)
+        np.multiply(negative, alpha * gain, out=negative)
         np.clip(x, 0, math.inf, out=y)
+        np.multiply(y, gain, out=y)
         np.add(y, negative, out=y)
 
 
 def _elu_backward(launch: Launch, hyper: Hyper) -> None:
-    """Slope y + alpha where y <= 0."""
-    alpha = number(launch.attrs, "alpha")
+    """Slope (y + gain alpha) / width where y <= 0, else gain."""
+    alpha, gain, width = _elu_numbers(launch)
     for dy, y, dx, slope in blocks(*launch.inputs, *launch.outputs, scratch=1):
+        positive = y > 0
         np.clip(y, -math.inf, 0, out=slope)
-        np.add(slope, alpha, out=slope)
-        _one_where(y > 0, slope)
+        np.add(slope, alpha * gain, out=slope)
+        np.divide(slope, width * gain, out=slope)
+        _one_where(positive, slope)
+        np.multiply(slope, gain, out=slope)
         np.multiply(dy, slope, out=dx)
+
+
+def _elu_numbers(launch: Launch) -> tuple[float, float, float]:
+    return number(launch.attrs, "alpha"), number(launch.attrs, "gain", 1.0), number(launch.attrs, "width", 1.0)
 
 
 @np.errstate(all="ignore")
