@@ -10,6 +10,7 @@ from planc.errors import ModelError
 from planc.graph import FLOATS, Graph, Node
 from planc.losses import LossChoice
 from planc.ops import OPS
+from planc.training_graph import NO_PATH
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,12 @@ def _classify_constants(
     graph: Graph, reached: set[str]
 ) -> tuple[frozenset[str], frozenset[str], tuple[tuple[str, str], ...]]:
     """(trainable, running statistics, frozen with reason) of the constants, in the order of the graph."""
-    trainable, statistics, literal = set[str](), set[str](), set[str]()
+    trainable, statistics, literal, held = set[str](), set[str](), set[str](), set[str]()
     for node in graph.nodes:
         spec = OPS[node.op]
         statistics.update(node.inputs[i] for i in spec.statistics if i < len(node.inputs))
+        if node.attrs.get("mode") == "frozen":
+            held.update(node.inputs)
         for i in _parameter_positions(node):
             name = node.inputs[i]
             if name in graph.constants and name in reached and graph.tensors[name].dtype in FLOATS:
@@ -85,9 +88,11 @@ def _classify_constants(
             continue
         if graph.tensors[name].dtype not in FLOATS:
             reason = "not a floating-point tensor"
+        elif name in held:
+            reason = "of a frozen batch norm"
         elif name in literal:
             reason = "a single number in arithmetic, taken as a literal"
         else:
-            reason = "no differentiable path to the loss"
+            reason = NO_PATH
         frozen.append((graph.initializers.get(name, name), reason))
     return frozenset(trainable), frozenset(statistics), tuple(frozen)

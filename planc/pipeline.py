@@ -24,7 +24,7 @@ from planc.rebuild import with_rebuilds
 from planc.schedule import make_schedule
 from planc.tasks import TaskList, make_tasks
 from planc.training import make_evaluation_graph, make_training_graph
-from planc.training_graph import TrainingGraph, TrainingOptions
+from planc.training_graph import NO_PATH, TrainingGraph, TrainingOptions
 
 UNLIMITED = 2**62
 
@@ -49,6 +49,14 @@ class Workload:
     @classmethod
     def of(cls, graph: Graph, options: TrainingOptions, profile: Profile, arena: Arena = "auto") -> Workload:
         return cls(graph, make_training_graph(graph, options), make_evaluation_graph(graph, options), profile, arena)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What whoever trains this should know: of the file, and of weights that stay as they are."""
+        lost = [name for name, reason in self.training.frozen if reason == NO_PATH]
+        if not lost:
+            return self.graph.warnings
+        return (*self.graph.warnings, f"weights that are not trained, {NO_PATH}: {len(lost)} (first {lost[0]!r}).")
 
     def problem(
         self,

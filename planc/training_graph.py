@@ -69,6 +69,10 @@ class TrainingOptions:
     dropout: bool = True
 
 
+NO_PATH = "no differentiable path to the loss"
+"""Why a weight that nobody froze is not trained."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingGraph:
     """Launches in a valid order. Persistent tensors come first and are the same in the training and the evaluation

@@ -49,7 +49,7 @@ def command(model: Path, batch: int | None, profile: str | None, as_json: bool, 
     """
     source = source_of(model, training)
     workload = source.workload(batch, profile or DEFAULT_PROFILE)
-    warn(workload.graph.warnings)
+    warn(workload.warnings)
     found = bounds(workload, source.options())
     if as_json:
         print_json(document(found))

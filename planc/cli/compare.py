@@ -80,7 +80,7 @@ def command(
     chosen = policies_to_compare(policies, workspace=workspace is not None)
     source = source_of(model, training)
     workload = source.workload(batch, profile or DEFAULT_PROFILE)
-    warn(workload.graph.warnings)
+    warn(workload.warnings)
     found = compare(workload, source.options(budget=budget, workspace=workspace), chosen)
     if as_json:
         print_json(document(found))

@@ -118,7 +118,7 @@ def command(
     _check_output(output, {"model": model, "plan given by --like": like})
     source = source_of(model, training)
     workload = replace(source.workload(batch, profile or DEFAULT_PROFILE), arena=arena)
-    warn(workload.graph.warnings)
+    warn(workload.warnings)
     options = source.options(
         budget=budget,
         policy=policy,

@@ -18,6 +18,8 @@ from planc.losses import LossChoice, choose_losses
 from planc.onnx_loader import load_model
 from planc.ops import OPS
 from planc.ops.spec import TensorKind
+from planc.pipeline import Workload
+from planc.profile import load_profile
 from planc.training import make_evaluation_graph, make_training_graph, optimizer_settings
 from planc.training_graph import Launch, TrainingGraph, TrainingOptions
 from planc.zoo import lenet, tiny_residual_cnn
@@ -134,6 +136,16 @@ def test_what_is_frozen_says_why() -> None:
         "aside": "no differentiable path to the loss",
     }
     assert not any(launch.label == "matmul-z" for launch in made.launches), "an unused output costs nothing (A25)"
+
+
+def test_a_weight_that_only_a_step_function_sees_is_named() -> None:
+    """It stays as it is, and whoever trains is told; a frozen batch norm was asked for and is not."""
+    nodes = [node("MatMul", "x w", "h"), node("MatMul", "x v", "g"), node("Round", "g", "r"), node("Add", "h r", "y")]
+    stepped = Workload.of(graph(nodes, w=weight(3, 5), v=weight(3, 5)), TrainingOptions("mse"), load_profile("cpu"))
+    assert list(updates(stepped.training)) == ["w"]
+    assert stepped.warnings == ("weights that are not trained, no differentiable path to the loss: 1 (first 'v').",)
+    frozen = load_model(tiny_residual_cnn(), batch=4, batch_norm="frozen")
+    assert Workload.of(frozen, TrainingOptions(), load_profile("cpu")).warnings == frozen.warnings
 
 
 def test_an_unused_output_gets_no_gradient_buffer() -> None:
